@@ -1,0 +1,240 @@
+"""What a user may choose, and the presets that decide the rest. Imports nothing of ours."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+ClosedWorldName = Literal["mixmatch", "uda", "fixmatch", "mean-teacher"]
+Target = Literal["learned", "soft-cosine", "hard-cosine", "nearest"]
+Order = Literal["omega-first", "theta-first"]
+Attach = Literal["both", "lookahead", "neither"]
+Schedule = Literal["constant", "decay"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """How long a phase lasts: so many passes over the unlabelled images, more for small sets."""
+
+    epochs: float
+    """Passes over the unlabelled images."""
+    images: int = 0
+    """At least so many unlabelled images are seen, however few there are."""
+
+    def passes(self, n_unlabelled: int) -> float:
+        """Passes over that many unlabelled images."""
+        return max(self.epochs, self.images / n_unlabelled)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discover:
+    """Stage 1: learn the known classes and discover the novel ones."""
+
+    length: Length
+    batch: int
+    """Labelled and unlabelled images a step; the strong views come on top."""
+    composition: Literal["equal", "proportional"]
+    """Half of a batch labelled, or as many as there are among all images."""
+    lr: float
+    schedule: Schedule
+    similarity_lr: float
+    alpha: float
+    """Step size of the look-ahead."""
+    tau: float = 0.5
+    """Confidence at which a weak view's class becomes the strong view's target."""
+    order: Order = "omega-first"
+    """Which update comes first: of the similarity net Ω, on a virtual step, or of the classifier Θ."""
+    attach: Attach = "lookahead"
+    """Where the pair loss reaches the features through the similarity net."""
+    every: int = 1
+    """The similarity net is updated at every so many steps."""
+    target: Target = "learned"
+    """Where pair similarities come from."""
+    threshold: float = 0.95
+    """Cosine above which a pair counts as one class, for the hard-cosine target."""
+    pair: bool = True
+    """Whether the pair loss is there."""
+    entropy: bool = True
+    """Whether the entropy term is there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedWorld:
+    """Stage 2: closed-world training on class-balanced pseudo-labels."""
+
+    length: Length
+    batch: int
+    """Labelled images a step, and as many unlabelled ones."""
+    lr: float
+    schedule: Schedule
+    decay: float = 0.02
+    """Weights shrink by this times the learning rate at each step."""
+    ema_steps: int = 1000
+    """How many steps the averaged model remembers, at most."""
+    ema_share: float = 0.05
+    """The same as a share of the budget; the smaller one counts."""
+    refreshes: int = 0
+    """How often pseudo-labels are made anew, evenly over the budget; 0 is never."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """A whole set of decisions."""
+
+    backbone: str
+    discover: Discover
+    closed_world: ClosedWorld
+    share: float
+    """Of `epochs`, the share that goes to stage 1 when stage 2 follows."""
+
+
+PRESETS: dict[str, Preset] = {
+    # The paper's and the authors' numbers. Stage 2 is 1024 x 1024 steps of 64, refreshed every 10 x 1024.
+    "paper": Preset(
+        backbone="resnet18",
+        discover=Discover(
+            length=Length(epochs=50),
+            batch=200,
+            composition="equal",
+            lr=5e-4,
+            schedule="constant",
+            similarity_lr=1e-4,
+            alpha=1e-3,
+        ),
+        closed_world=ClosedWorld(
+            length=Length(epochs=0, images=64 * 1024 * 1024),
+            batch=64,
+            lr=2e-3,
+            schedule="constant",
+            refreshes=102,
+        ),
+        share=0.5,
+    ),
+    # What works in minutes on two cores for small images; docs/fidelity.md says how it was chosen.
+    "fast": Preset(
+        backbone="small",
+        discover=Discover(
+            length=Length(epochs=8, images=80_000),
+            batch=200,
+            composition="proportional",
+            lr=2e-3,
+            schedule="decay",
+            similarity_lr=1e-3,
+            alpha=1e-3,
+            every=4,
+        ),
+        closed_world=ClosedWorld(
+            length=Length(epochs=8, images=80_000),
+            batch=100,
+            lr=2e-3,
+            schedule="decay",
+            refreshes=10,
+        ),
+        share=0.5,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What may be chosen for a run. What is left out (None) is decided by the preset."""
+
+    novel: int | Literal["auto"] | None = None
+    """Number of novel classes, or auto to estimate it (default: auto; for a named set, its own number)."""
+    method: str = "openldn-uda"
+    """The system: openldn-uda, openldn-mixmatch, openldn-fixmatch, openldn-mean-teacher, openldn (stage 1
+    alone) or supervised (known classes alone, k-means on what it is unsure of)."""
+    preset: Literal["fast", "paper"] = "fast"
+    """fast: minutes on a CPU. paper: the paper's settings and lengths, days on a GPU."""
+    epochs: float | None = None
+    """Passes over the unlabelled images in all; every ramp and refresh follows."""
+    seed: int = 0
+    """Seed of all that is random."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to compute."""
+    backbone: str | None = None
+    """small, resnet18 or resnet50."""
+    size: int | None = None
+    """Pixels that images from files are brought to (default: chosen from the images)."""
+    flip: bool | None = None
+    """Whether a mirrored image shows the same thing (default: yes, but not for digits)."""
+    known: float = 0.5
+    """Of a named set's classes, the share that is known."""
+    labelled: float = 0.5
+    """Of a named set's known images, the share that is labelled."""
+    data_dir: str | None = None
+    """Where named sets are kept (default: $OPENLDN_DATA, else the user's cache)."""
+    save_every: float = 60.0
+    """Seconds between checkpoints."""
+    pair: bool = True
+    """Ablation: the pair loss of stage 1."""
+    entropy: bool = True
+    """Ablation: the entropy term of stage 1."""
+    target: Target | None = None
+    """Ablation: where pair similarities come from."""
+    threshold: float | None = None
+    """For the hard-cosine target: the cosine above which a pair counts as one class."""
+    order: Order | None = None
+    """Stage 1's order of updates: omega-first (the authors' code) or theta-first (the paper)."""
+    attach: Attach | None = None
+    """Where the pair loss reaches features through the similarity net: both (the paper's equations),
+    lookahead (the authors' code) or neither."""
+    refreshes: int | None = None
+    """How often stage 2 makes its pseudo-labels anew; 0 is never."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All that was decided, as `config.json` records it."""
+
+    method: str
+    preset: str
+    seed: int
+    device: str
+    backbone: str
+    discover: Discover
+    closed_world: ClosedWorld
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain dictionaries."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(record: dict[str, Any]) -> "Settings":
+        """The inverse of `to_json`."""
+        discover, closed = dict(record["discover"]), dict(record["closed_world"])
+        return Settings(
+            **record
+            | {
+                "discover": Discover(**discover | {"length": Length(**discover["length"])}),
+                "closed_world": ClosedWorld(**closed | {"length": Length(**closed["length"])}),
+            }
+        )
+
+
+def decide(options: Options) -> Settings:
+    """The preset, changed as the options say."""
+    preset = PRESETS[options.preset]
+    discover = replace(
+        preset.discover,
+        pair=options.pair,
+        entropy=options.entropy,
+        **_given(target=options.target, threshold=options.threshold),
+        **_given(order=options.order, attach=options.attach),
+    )
+    closed = replace(preset.closed_world, **_given(refreshes=options.refreshes))
+    if options.epochs is not None:
+        first = options.epochs * (preset.share if "-" in options.method else 1.0)
+        discover = replace(discover, length=Length(epochs=first))
+        closed = replace(closed, length=Length(epochs=options.epochs - first))
+    return Settings(
+        method=options.method,
+        preset=options.preset,
+        seed=options.seed,
+        device=options.device,
+        backbone=options.backbone or preset.backbone,
+        discover=discover,
+        closed_world=closed,
+    )
+
+
+def _given(**choices: Any) -> dict[str, Any]:
+    return {name: choice for name, choice in choices.items() if choice is not None}

@@ -1,0 +1,36 @@
+"""How many novel classes there are: a plain estimate.
+
+k-means with every number of clusters in turn; the number under which the *labelled* images fall best into
+their classes is taken. Too few clusters join known classes, too many split them.
+"""
+
+import numpy as np
+import torch.nn.functional as F
+from sklearn.cluster import KMeans
+from torch import Tensor
+
+from openldn.metrics import confusion, matched
+
+
+def estimate(z: Tensor, labels: Tensor, n_known: int, *, seed: int, sample: int = 5000) -> int:
+    """The number of novel classes in features z (n, d), labels (n,) with -1 for unlabelled ones.
+
+    Looks at up to three times as many classes as are known, on at most `sample` images.
+    """
+    rows = np.random.default_rng([seed, 0xC0]).permutation(len(z))[:sample]
+    features = F.normalize(z, dim=1).numpy()[rows].astype(np.float64)
+    given = labels.numpy()[rows]
+    labelled = given >= 0
+    most = min(3 * n_known + 10, len(rows) - 1)
+
+    def score(k: int) -> float:
+        clusters = KMeans(k, n_init=3, random_state=seed).fit_predict(features)
+        counts = confusion(given[labelled], clusters[labelled], n_known, k)
+        return matched(counts) / max(1, int(labelled.sum()))
+
+    candidates = range(n_known + 1, max(most, n_known + 1) + 1)
+    scores = [score(k) for k in candidates]
+    # Neighbouring counts score nearly alike: a mean over three steadies the choice.
+    padded = np.pad(scores, 1, mode="edge")
+    steadied = (padded[:-2] + padded[1:-1] + padded[2:]) / 3
+    return candidates[int(np.argmax(steadied))] - n_known

@@ -1,0 +1,81 @@
+"""Images in memory, or a list of their paths, with labels beside them."""
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from openldn.data import images
+from openldn.data.problem import UNLABELLED, Problem, encode
+from openldn.errors import UserError
+
+
+def read(X: Any, y: Any, *, n_novel: int, flip: bool = True, size: int | None = None) -> Problem:
+    """The problem in images `X` and labels `y`, as the estimator takes them."""
+    pixels, names = read_images(X, size=size)
+    labels, classes = read_labels(y)
+    if len(labels) != len(pixels):
+        raise UserError(f"there are {len(pixels)} images but {len(labels)} labels; give one label an image")
+    return Problem(pixels, labels, names, classes, n_novel, flip)
+
+
+def read_images(
+    X: Any, *, size: int | None = None, channels: int | None = None
+) -> tuple[Tensor, tuple[str, ...]]:
+    """uint8 (n, c, h, w) and names, from an array (n, h, w) or (n, h, w, 3) or a list of paths."""
+    if isinstance(X, Sequence) and len(X) and all(isinstance(x, str | PathLike) for x in X):
+        paths = [Path(x) for x in X]
+        chosen, found = images.choose_size(paths) if size is None or channels is None else (size, channels)
+        return images.read(paths, size or chosen, channels or found), tuple(map(str, paths))
+    array = np.asarray(X)
+    if array.size == 0:
+        raise UserError("there are no images; give an array or a list with at least a few")
+    if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] not in (1, 3)):
+        raise UserError(
+            f"images of shape {array.shape} cannot be used; give (n, height, width) or (n, height, width, 3), "
+            "or a list of image paths"
+        )
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise UserError("the images hold NaN or infinite values; clean them first")
+    if array.dtype != np.uint8:
+        raise UserError(
+            f"images of type {array.dtype} cannot be used; give uint8 values from 0 to 255 "
+            "(floats from 0 to 1: (255 * X).round().astype('uint8'))"
+        )
+    n, h, w = array.shape[:3]
+    if h != w or h < 8:
+        raise UserError(f"images of {h} x {w} pixels cannot be used; give square ones of at least 8 pixels")
+    pixels = torch.from_numpy(array.reshape(n, h, w, -1).copy()).permute(0, 3, 1, 2).contiguous()
+    if channels is not None and pixels.shape[1] != channels:
+        raise UserError(f"the model was trained on {_kind(channels)} images; these are {_kind(pixels.shape[1])}")
+    if size is not None and h != size:
+        raise UserError(f"the model was trained on images of {size} pixels; these have {h}: resize them")
+    return pixels, tuple(map(str, range(n)))
+
+
+def read_labels(y: Any) -> tuple[Tensor, tuple[str | int, ...]]:
+    """Ids and known classes: integers with -1, or strings with "" or None, for unlabelled."""
+    array = np.asarray(y, dtype=object) if isinstance(y, list | tuple) else np.asarray(y)
+    if array.ndim != 1:
+        raise UserError(f"labels of shape {array.shape} cannot be used; give one label an image")
+    labels = [label.item() if isinstance(label, np.generic) else label for label in array.tolist()]
+    kinds = {type(label) for label in labels if label is not None}
+    if kinds <= {str}:
+        return encode(labels)
+    if kinds == {int} and None not in labels:
+        below = [label for label in labels if label < UNLABELLED]
+        if below:
+            raise UserError(f"the label {below[0]} is negative; classes start at 0, and -1 is unlabelled")
+        return encode(labels)
+    raise UserError(
+        "labels must be all integers (-1 is unlabelled) or all strings ('' or None is unlabelled); "
+        f"these are of type {', '.join(sorted(kind.__name__ for kind in kinds))}"
+    )
+
+
+def _kind(channels: int) -> str:
+    return "grey" if channels == 1 else "colour"

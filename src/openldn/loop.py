@@ -1,0 +1,212 @@
+"""The only training loop: step, log, evaluate, save, resume. It knows no method.
+
+Each step begins by seeding torch from (seed, phase, step), and which rows it gets follows from the same
+numbers. So there is no random state to save, and a run that was stopped goes on exactly as it would have.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from openldn.data.batches import Batch, Batches
+from openldn.data.problem import Problem
+from openldn.errors import Diverged
+from openldn.run import Run
+
+Evaluation = dict[str, Any]
+
+
+class Phase(Protocol):
+    """A method at work: something that improves a network one batch at a time.
+
+    `progress` is the share of the phase's steps already made; ramps, schedules and refreshes follow it.
+    """
+
+    name: str
+    labelled_views: tuple[str, ...]
+    unlabelled_views: tuple[str, ...]
+    problem: Problem  # the working sets; they may change at the end of an epoch
+    n_labelled: int  # images a step
+    n_unlabelled: int
+    steps: int  # of the whole phase
+    epoch: int  # steps of an epoch
+    optimiser: torch.optim.Optimizer
+
+    @property
+    def model(self) -> nn.Module:
+        """The network that predictions come from."""
+        ...
+
+    def begin(self, previous: nn.Module | None) -> None:
+        """Called once, before the first step, with the model of the phase before."""
+        ...
+
+    def learning_rate(self, progress: float) -> float: ...
+
+    def step(self, batch: Batch, progress: float) -> Mapping[str, Tensor]:
+        """Named losses; the loop descends on their sum."""
+        ...
+
+    def after_step(self, batch: Batch, progress: float) -> None:
+        """What follows the descent (progress is that of the step)."""
+        ...
+
+    def after_epoch(self, progress: float) -> None:
+        """What follows an epoch (progress includes it)."""
+        ...
+
+    def figures(self) -> Mapping[str, float]:
+        """What to log beside the losses, about the last step."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the phase would need to go on."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Watcher(Protocol):
+    """Someone who looks on: a progress bar, a log, a test."""
+
+    def started(self, phase: str, step: int, steps: int) -> None: ...
+    def stepped(self, step: int, losses: Mapping[str, float]) -> None: ...
+    def evaluated(self, step: int, evaluation: Evaluation) -> None: ...
+    def ended(self) -> None: ...
+
+
+def train(
+    phase: Phase,
+    run: Run,
+    *,
+    number: int,
+    seed: int,
+    device: torch.device,
+    previous: nn.Module | None,
+    evaluate: Callable[[nn.Module], Evaluation] | None,
+    watcher: Watcher,
+    save_every: float = 60.0,
+    read_every: int = 10,
+) -> None:
+    """Takes a phase to its end, from its checkpoint if there is one.
+
+    Losses are read from the device, and checked to be finite, every `read_every` steps and before every save.
+    """
+    name = f"{number + 1}-{phase.name}"
+    step, seconds = 0, 0.0
+    if saved := run.load_state(name):
+        phase.load_state_dict(saved["phase"])
+        step, seconds = saved["step"], saved["seconds"]
+        run.cut_log(saved["log_length"])
+    else:
+        torch.manual_seed(_seed(seed, number))
+        phase.begin(previous)
+    last_good = step
+
+    started = last_save = time.monotonic()
+    readings = Readings(phase.name, run, name)
+    # A run is logged some hundred times and evaluated some ten times, however long it is.
+    log_every = max(1, phase.steps // 100)
+    evaluate_every = max(1, round(phase.steps / phase.epoch / 10))
+    watcher.started(phase.name, step, phase.steps)
+    batches: Batches | None = None
+    while step < phase.steps:
+        epoch, i = divmod(step, phase.epoch)
+        if batches is None or i == 0:
+            batches = Batches(
+                phase.problem,
+                n_labelled=phase.n_labelled,
+                n_unlabelled=phase.n_unlabelled,
+                labelled_views=phase.labelled_views,
+                unlabelled_views=phase.unlabelled_views,
+                seed=(seed, number, epoch),
+                device=device,
+            )
+        progress = step / phase.steps
+        torch.manual_seed(_seed(seed, number, step))
+        batch = batches[i]
+
+        for group in phase.optimiser.param_groups:
+            group["lr"] = phase.learning_rate(progress)
+        losses = phase.step(batch, progress)
+        phase.optimiser.zero_grad(set_to_none=True)
+        torch.stack([*losses.values()]).sum().backward()
+        phase.optimiser.step()
+        phase.after_step(batch, progress)
+        step += 1
+        readings.add(step, losses)
+
+        last = step == phase.steps
+        epoch_ended = step % phase.epoch == 0
+        save = last or time.monotonic() - last_save > save_every
+        if last or save or epoch_ended or step % log_every == 0 or len(readings) >= read_every:
+            means = readings.read(last_good)
+            watcher.stepped(step, means)
+            if last or step % log_every == 0:
+                now = round(seconds + time.monotonic() - started, 3)
+                run.log({"phase": phase.name, "step": step, "seconds": now, **means, **phase.figures()})
+        if epoch_ended:
+            phase.after_epoch(step / phase.steps)
+        if evaluate and (last or (epoch_ended and (step // phase.epoch) % evaluate_every == 0)):
+            result = evaluate(phase.model)
+            now = round(seconds + time.monotonic() - started, 3)
+            run.log({"phase": phase.name, "step": step, "seconds": now, **result})
+            watcher.evaluated(step, result)
+        if save:
+            run.save_state(
+                name,
+                {
+                    "step": step,
+                    "seconds": seconds + time.monotonic() - started,
+                    "log_length": run.log_length,
+                    "phase": phase.state_dict(),
+                },
+            )
+            last_good, last_save = step, time.monotonic()
+    watcher.ended()
+
+
+class Readings:
+    """Losses as they come from the device: kept there for a few steps, then read and checked together."""
+
+    def __init__(self, phase: str, run: Run, checkpoint: str):
+        self.phase, self.run, self.checkpoint = phase, run, checkpoint
+        self._names: list[str] = []
+        self._kept: list[Tensor] = []
+        self._first = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, step: int, losses: Mapping[str, Tensor]) -> None:
+        """Keeps the losses of a step."""
+        if not self._kept:
+            self._first = step
+        self._names = [*losses]
+        self._kept.append(torch.stack([loss.detach() for loss in losses.values()]))
+
+    def read(self, last_good: int) -> dict[str, float]:
+        """Mean losses since the last reading; an error if one of them was not finite."""
+        values = torch.stack(self._kept).cpu()  # (steps, terms)
+        self._kept = []
+        bad = torch.nonzero(~values.isfinite())
+        if len(bad):
+            i, term = bad[0].tolist()
+            file = self.run.checkpoint(self.checkpoint)
+            kept = f"the last good checkpoint is {file} (step {last_good})" if file.exists() else (
+                "there is no checkpoint of this phase yet"
+            )
+            raise Diverged(
+                f"the loss term {self._names[term]!r} became {float(values[i, term])} at step "
+                f"{self._first + i} of phase {self.phase}; {kept}: try another --seed or --backbone"
+            )
+        return dict(zip(self._names, values.mean(dim=0).tolist(), strict=True))
+
+
+def _seed(*numbers: int) -> int:
+    """A well-mixed 63-bit seed."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -1,0 +1,72 @@
+"""The papers' terms as pure functions of tensors.
+
+Letters: n images, C classes, d features; p (n, C) class probabilities, z (n, d) features,
+s (n, n) similarities in [0, 1].
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def cosine(x: Tensor) -> Tensor:
+    """Cosine similarity of every pair of rows.  (n, k) -> (n, n)"""
+    x = F.normalize(x, dim=1)
+    return x @ x.T
+
+
+def pair_loss(p: Tensor, s: Tensor) -> Tensor:
+    """L_pair, Eq. 2: predictions agree as much as the similarities say.  (n, C), (n, n) -> ()
+
+    The mean over all n² pairs, not the paper's sum, so that its weight does not grow with the batch.
+    """
+    return (cosine(p) - s).square().mean()
+
+
+def pair_bce(p: Tensor, s: Tensor) -> Tensor:
+    """L_pair for targets that are 0 or 1: binary cross-entropy.  (n, C), (n, n) -> ()"""
+    return F.binary_cross_entropy(cosine(p).clamp(1e-6, 1 - 1e-6), s)
+
+
+def entropy_loss(p: Tensor) -> Tensor:
+    """L_reg, Eq. 7: minus the entropy of the mean prediction; low when all classes are in use."""
+    p_mean = p.mean(dim=0).clamp_min(1e-8)
+    return (p_mean * p_mean.log()).sum()
+
+
+def pseudo_label_loss(weak: Tensor, strong: Tensor, tau: float) -> tuple[Tensor, Tensor]:
+    """The weak view's confident class is the strong view's target; logits (u, C) both.
+
+    Returns the loss, a mean over all u images (those below `tau` count as zero), and the share above.
+    """
+    confidence, target = weak.detach().softmax(dim=1).max(dim=1)
+    above = (confidence >= tau).to(strong.dtype)
+    return (F.cross_entropy(strong, target, reduction="none") * above).mean(), above.mean()
+
+
+def nearest_pairs(z: Tensor, y: Tensor) -> Tensor:
+    """Which row is each row's partner, as in ORCA; labelled rows (`y`) stand first in z.
+
+    A labelled row's partner is the most similar other row of its class, or itself if it is the only
+    one; an unlabelled row's partner is its nearest neighbour among all others.  (n, d), (l,) -> (n,)
+    """
+    similarity = cosine(z.detach()).fill_diagonal_(-1.0)
+    same = torch.ones_like(similarity, dtype=torch.bool)
+    same[: len(y)] = False
+    same[: len(y), : len(y)] = y[:, None] == y[None, :]
+    return similarity.masked_fill(~same, -2.0).argmax(dim=1)
+
+
+def sharpen(p: Tensor, temperature: float) -> Tensor:
+    """Probabilities raised to 1/T and normalised again: closer to one-hot for T < 1."""
+    powered = p ** (1 / temperature)
+    return powered / powered.sum(dim=1, keepdim=True)
+
+
+def mixup(x: Tensor, y: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    """Each row mixed with another one, the larger share its own; targets (n, C) likewise."""
+    concentration = torch.full((), alpha)
+    mix = float(torch.distributions.Beta(concentration, concentration).sample())
+    mix = max(mix, 1 - mix)
+    other = torch.randperm(len(x), device=x.device)
+    return mix * x + (1 - mix) * x[other], mix * y + (1 - mix) * y[other]

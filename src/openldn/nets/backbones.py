@@ -1,0 +1,124 @@
+"""Backbones: images (n, c, h, w) -> features (n, d), with `d` as `out_features`.
+
+The stems follow the paper: up to 32 pixels a 3x3 convolution at full resolution, around 64 the same and a
+max-pool, above that the usual 7x7 convolution at half resolution and a max-pool.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from openldn.errors import UserError
+
+
+def build(name: str, channels: int, size: int) -> nn.Module:
+    """A fresh backbone by name for square images of that many channels and pixels."""
+    if name not in BACKBONES:
+        raise UserError(f"there is no backbone {name!r}; choose one of {', '.join(BACKBONES)}")
+    return BACKBONES[name](channels, size)
+
+
+class SmallNet(nn.Module):
+    """Seven 3x3 convolutions (five below 16 pixels), for tiny images on a CPU.
+
+    At 32 pixels a forward pass is 86 million multiply-adds; ResNet-18 has 6.5 times as many.
+    """
+
+    def __init__(self, channels: int, size: int, width: int = 32):
+        super().__init__()
+        stages = 2 if size < 16 else 3
+        layers = [_conv_bn_relu(channels, width)]
+        for _ in range(stages):
+            layers += [_conv_bn_relu(width, 2 * width), nn.MaxPool2d(2), _conv_bn_relu(2 * width, 2 * width)]
+            width *= 2
+        self.layers = nn.Sequential(*layers)
+        self.out_features = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.mean(self.layers(x), dim=(2, 3))
+
+
+class ResNet(nn.Module):
+    """A residual network (He et al., 2016) with 1x1-convolution shortcuts; features are pooled, d wide."""
+
+    def __init__(self, channels: int, size: int, block: "type[Basic | Bottleneck]", depths: tuple[int, ...]):
+        super().__init__()
+        if size <= 48:
+            stem: list[nn.Module] = [_conv_bn_relu(channels, 64)]
+        elif size <= 96:
+            stem = [_conv_bn_relu(channels, 64), nn.MaxPool2d(3, 2, 1)]
+        else:
+            stem = [_conv_bn_relu(channels, 64, kernel=7, stride=2), nn.MaxPool2d(3, 2, 1)]
+        width, blocks = 64, list[nn.Module]()
+        for stage, depth in enumerate(depths):
+            for i in range(depth):
+                stride = 2 if stage > 0 and i == 0 else 1
+                blocks.append(block(width, 64 * 2**stage, stride))
+                width = 64 * 2**stage * block.expansion
+        self.layers = nn.Sequential(*stem, *blocks)
+        self.out_features = width
+        for m in self.modules():
+            if isinstance(m, nn.Conv2d):
+                nn.init.kaiming_normal_(m.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.mean(self.layers(x), dim=(2, 3))
+
+
+class Basic(nn.Module):
+    """Two 3x3 convolutions around a shortcut."""
+
+    expansion = 1
+
+    def __init__(self, width_in: int, width: int, stride: int):
+        super().__init__()
+        self.residual = nn.Sequential(
+            _conv_bn_relu(width_in, width, stride=stride),
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+        )
+        self.shortcut = _shortcut(width_in, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.residual(x) + self.shortcut(x))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions around a shortcut."""
+
+    expansion = 4
+
+    def __init__(self, width_in: int, width: int, stride: int):
+        super().__init__()
+        self.residual = nn.Sequential(
+            _conv_bn_relu(width_in, width, kernel=1),
+            _conv_bn_relu(width, width, stride=stride),
+            nn.Conv2d(width, 4 * width, 1, bias=False),
+            nn.BatchNorm2d(4 * width),
+        )
+        self.shortcut = _shortcut(width_in, 4 * width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.residual(x) + self.shortcut(x))
+
+
+def _conv_bn_relu(width_in: int, width: int, *, kernel: int = 3, stride: int = 1) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(width_in, width, kernel, stride, padding=kernel // 2, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+    )
+
+
+def _shortcut(width_in: int, width: int, stride: int) -> nn.Module:
+    if stride == 1 and width_in == width:
+        return nn.Identity()
+    return nn.Sequential(nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+
+
+BACKBONES: dict[str, Callable[[int, int], nn.Module]] = {
+    "small": SmallNet,
+    "resnet18": lambda channels, size: ResNet(channels, size, Basic, (2, 2, 2, 2)),
+    "resnet50": lambda channels, size: ResNet(channels, size, Bottleneck, (3, 4, 6, 3)),
+}

@@ -1,0 +1,90 @@
+"""A backbone with a linear head, and what it says about many images."""
+
+from contextlib import contextmanager
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from openldn.errors import UserError
+
+
+class Outputs(NamedTuple):
+    """What a network says of n images: features z (n, d) and logits (n, C)."""
+
+    z: Tensor
+    logits: Tensor
+
+
+class Classifier(nn.Module):
+    """f_Φ ∘ f_Θ: images in [0, 1] -> normalised pixels -> features z -> logits."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, backbone: nn.Module, n_classes: int, mean: Tensor, std: Tensor, size: int):
+        super().__init__()
+        self.register_buffer("mean", mean.view(1, -1, 1, 1))
+        self.register_buffer("std", std.view(1, -1, 1, 1))
+        self.backbone = backbone
+        self.head = nn.Linear(_width(backbone, len(mean), size), n_classes)
+
+    def forward(self, x: Tensor) -> Outputs:
+        z = self.backbone((x - self.mean) / self.std)
+        return Outputs(z, self.head(z))
+
+
+def pixel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and spread of each channel over all images, in [0, 1].  (n, c, h, w) uint8 -> (c,), (c,)"""
+    n_values = images[:, 0].numel()
+    # Sums of bytes and of their squares, image by image, so that no float copy of everything is made.
+    total = torch.zeros(images.shape[1], dtype=torch.float64)
+    squares = torch.zeros_like(total)
+    for part in images.split(4096):
+        values = part.double()
+        total += values.sum((0, 2, 3))
+        squares += values.square().sum((0, 2, 3))
+    mean = total / n_values
+    std = (squares / n_values - mean**2).clamp_min(1.0).sqrt()
+    return (mean / 255).float(), (std / 255).float()
+
+
+@torch.no_grad()
+def infer(network: nn.Module, images: Tensor, batch: int = 512) -> Outputs:
+    """What the network says of clean images, uint8 (n, c, h, w), in evaluation mode; on the CPU."""
+    device = next(network.parameters()).device
+    training = network.training
+    network.eval()
+    parts = [network(part.to(device).float().div_(255)) for part in images.split(batch)]
+    network.train(training)
+    return Outputs(torch.cat([p.z for p in parts]).cpu(), torch.cat([p.logits for p in parts]).cpu())
+
+
+@contextmanager
+def statistics_frozen(network: nn.Module) -> Iterator[None]:
+    """Within, BatchNorm in training mode uses batch statistics but leaves its running ones alone."""
+    norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
+    tracking = [m.track_running_stats for m in norms]
+    for m in norms:
+        m.track_running_stats = False
+    try:
+        yield
+    finally:
+        for m, was in zip(norms, tracking, strict=True):
+            m.track_running_stats = was
+
+
+def _width(backbone: nn.Module, channels: int, size: int) -> int:
+    """How many features a backbone gives, found by asking it."""
+    training = backbone.training
+    device = next((p.device for p in backbone.parameters()), torch.device("cpu"))
+    with torch.no_grad():
+        z = backbone.eval()(torch.zeros(2, channels, size, size, device=device))
+    backbone.train(training)
+    if not isinstance(z, Tensor) or z.ndim != 2 or len(z) != 2:
+        raise UserError(
+            "the backbone must map images (n, c, h, w) to features (n, d); "
+            f"this one gives {tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__}"
+        )
+    return z.shape[1]

@@ -1,0 +1,1 @@
+"""One method, one file. What a phase is, `openldn.loop.Phase` says."""

@@ -1,0 +1,116 @@
+"""Stage 2 of OpenLDN: the open world made closed (Sec. 3.3, Alg. 1).
+
+The most confident images of each discovered class join the labelled set, a network made anew learns all classes
+with an ordinary semi-supervised method, and its moving average chooses the pseudo-labels again as it learns.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from openldn import config
+from openldn.data.batches import Batch
+from openldn.data.problem import Problem
+from openldn.nets.classifier import Classifier, infer
+from openldn.nets.ema import MovingAverage
+from openldn.phases.schedule import learning_rate, steps_for
+from openldn.pseudo import most_confident, warn_of_empty
+
+
+class Method(Protocol):
+    """A closed-world method: the views it wants and its losses on a batch."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def unlabelled_views(self) -> tuple[str, ...]: ...
+
+    def losses(
+        self, network: Classifier, average: Classifier, batch: Batch, progress: float
+    ) -> Mapping[str, Tensor]:
+        """Named losses of the network; `average` is its moving average."""
+        ...
+
+
+class ClosedWorld:
+    """The phase: a semi-supervised method on labels and pseudo-labels."""
+
+    labelled_views = ("weak",)
+
+    def __init__(
+        self, problem: Problem, network: Classifier, settings: config.ClosedWorld, method: Method
+    ):
+        self.original = self.problem = problem
+        self.network, self.settings, self.method = network, settings, method
+        self.name, self.unlabelled_views = method.name, method.unlabelled_views
+        self.optimiser = torch.optim.Adam(network.parameters(), lr=settings.lr)
+        self.n_labelled = self.n_unlabelled = settings.batch
+        _, self.steps = steps_for(settings.length, len(problem.unlabelled), settings.batch)
+        # An epoch ends where pseudo-labels are made anew.
+        self.epoch = max(1, round(self.steps / (settings.refreshes + 1)))
+        self.average = MovingAverage(
+            network, min(settings.ema_steps, settings.ema_share * self.steps)
+        )
+        # As many pseudo-labels per novel class as there are labels per known one.
+        self.per_class = max(1, len(problem.labelled) // problem.n_known)
+        self._chosen = torch.zeros(2, 0, dtype=torch.int64)  # rows and labels
+
+    @property
+    def model(self) -> nn.Module:
+        """The averaged network: what is evaluated, and what chooses pseudo-labels."""
+        return self.average.network
+
+    def begin(self, previous: nn.Module | None) -> None:
+        """Takes the first pseudo-labels from the network of stage 1."""
+        if previous is not None:
+            self.choose(previous)
+
+    def choose(self, model: nn.Module) -> None:
+        """S̃_L and S̃_U anew, from what `model` says of all originally unlabelled images."""
+        unlabelled = self.original.unlabelled
+        p = infer(model, self.original.images[unlabelled]).logits.softmax(dim=1)
+        rows, labels = most_confident(p, self.original.n_known, self.per_class)
+        warn_of_empty(labels, self.original.n_known, self.original.class_names())
+        self._promote(torch.stack([unlabelled[rows], labels]))
+
+    def learning_rate(self, progress: float) -> float:
+        return learning_rate(self.settings.lr, self.settings.schedule, progress)
+
+    def step(self, batch: Batch, progress: float) -> Mapping[str, Tensor]:
+        return self.method.losses(self.network, self.average.network, batch, progress)
+
+    @torch.no_grad()
+    def after_step(self, batch: Batch, progress: float) -> None:
+        """The average follows; then weights shrink a little, as in the reference."""
+        self.average.update(self.network, round(progress * self.steps))
+        shrink = 1 - self.settings.decay * self.learning_rate(progress)
+        torch._foreach_mul_([*self.network.parameters()], shrink)
+
+    def after_epoch(self, progress: float) -> None:
+        """New pseudo-labels, but for the end."""
+        if self.settings.refreshes and progress < 1:
+            self.choose(self.model)
+
+    def figures(self) -> dict[str, float]:
+        """How many images carry a pseudo-label."""
+        return {"pseudo_labels": float(self._chosen.shape[1])}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "network": self.network.state_dict(),
+            "average": self.average.network.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "pseudo_labels": self._chosen,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.network.load_state_dict(state["network"])
+        self.average.network.load_state_dict(state["average"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self._promote(state["pseudo_labels"])
+
+    def _promote(self, chosen: Tensor) -> None:
+        self._chosen = chosen
+        self.problem = self.original.promote(chosen[0], chosen[1])

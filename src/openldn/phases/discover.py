@@ -1,0 +1,192 @@
+"""Stage 1 of OpenLDN (Rizve et al., ECCV 2022): learn the known classes, discover the novel ones.
+
+    θ = (Θ, Φ)   backbone and head      image -> features z -> class probabilities p
+    Ω            similarity network     z_i, z_j -> [0, 1]
+
+    L_nov = L_pair + L_ce + L_reg                                                        (Eq. 1)
+
+The pair loss asks that predictions be as alike as f_Ω says; Ω is trained so that a step on L_nov lowers the
+cross-entropy of labelled images, a bi-level problem whose gradient `bilevel` gives exactly.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from openldn import config
+from openldn.bilevel import Params, hypergradient
+from openldn.data.batches import Batch
+from openldn.data.problem import Problem
+from openldn.losses import cosine, entropy_loss, nearest_pairs, pair_bce, pair_loss, pseudo_label_loss
+from openldn.metrics import pair_auc
+from openldn.nets.classifier import Classifier, statistics_frozen
+from openldn.nets.similarity import PairSimilarity
+from openldn.phases.schedule import learning_rate, steps_for
+
+
+class Discover:
+    """The phase: one network, one similarity network, two optimisers."""
+
+    name = "discover"
+    labelled_views = ("weak",)
+    unlabelled_views = ("weak", "strong")
+
+    def __init__(self, problem: Problem, network: Classifier, settings: config.Discover):
+        self.problem, self.network, self.settings = problem, network, settings
+        self.similarity = PairSimilarity(network.head.in_features).to(network.head.weight.device)
+        self.optimiser = torch.optim.Adam(network.parameters(), lr=settings.lr)
+        self.similarity_optimiser = torch.optim.Adam(
+            self.similarity.parameters(), lr=settings.similarity_lr
+        )
+        n_labelled, n_unlabelled = len(problem.labelled), len(problem.unlabelled)
+        share = 0.5
+        if settings.composition == "proportional":
+            share = min(max(n_labelled / (n_labelled + n_unlabelled), 0.1), 0.5)
+        self.n_labelled = max(round(share * settings.batch), 1)
+        self.n_unlabelled = settings.batch - self.n_labelled
+        self.epoch, self.steps = steps_for(settings.length, n_unlabelled, self.n_unlabelled)
+        self._seen: dict[str, Tensor] = {}
+
+    @property
+    def model(self) -> nn.Module:
+        """The network that predictions come from."""
+        return self.network
+
+    def begin(self, previous: nn.Module | None) -> None:
+        """Starts from scratch."""
+
+    def learning_rate(self, progress: float) -> float:
+        return learning_rate(self.settings.lr, self.settings.schedule, progress)
+
+    # -------------------------------------------------------------------------------- the method
+
+    def losses(self, z: Tensor, logits: Tensor, y: Tensor, attach: bool) -> dict[str, Tensor]:
+        """L_nov, term by term. Rows: l labelled, then u weak views, then the same u as strong views."""
+        l, u = len(y), (len(z) - len(y)) // 2  # noqa: E741
+        labelled, weak, strong = logits.split([l, u, u])
+        p = logits[: l + u].softmax(dim=1)  # pairs and entropy never see strong views
+        pseudo, self._seen["pseudo_labelled"] = pseudo_label_loss(weak, strong, self.settings.tau)
+        terms = {"ce": F.cross_entropy(labelled, y), "pseudo": pseudo}
+        if self.settings.pair:
+            terms["pair"] = self.pair(z[: l + u], p, y, attach)
+        if self.settings.entropy:
+            terms["entropy"] = entropy_loss(p)
+        return terms
+
+    def pair(self, z: Tensor, p: Tensor, y: Tensor, attach: bool) -> Tensor:
+        """L_pair with the chosen kind of target."""
+        z = z if attach else z.detach()
+        match self.settings.target:
+            case "learned":
+                s = self.similarity(z)
+            case "soft-cosine":
+                s = cosine(z).clamp(0, 1)
+            case "hard-cosine":
+                s = (cosine(z) > self.settings.threshold).to(p.dtype)
+            case "nearest":
+                partner = nearest_pairs(z, y)
+                s = F.one_hot(partner, len(z)).to(p.dtype)
+                agreement = (p * p[partner]).sum(dim=1).clamp_min(1e-8)
+                self._seen["similarity"] = s.detach()
+                return -agreement.log().mean()
+        self._seen["similarity"] = s.detach()
+        return pair_bce(p, s) if self.settings.target == "hard-cosine" else pair_loss(p, s)
+
+    def step(self, batch: Batch, progress: float) -> Mapping[str, Tensor]:
+        """L_nov on one batch; with the order `omega-first`, after the similarity net has been improved."""
+        x, y = torch.cat([*batch.x, *batch.u]), batch.y
+        z, logits = self.network(x)  # the one pass that moves BatchNorm's running statistics
+        self._seen["y"] = y
+        due = self._bilevel and self._turn(progress)
+        if due and self.settings.order == "omega-first":
+            # look ahead        θ' = θ − α ∇ L_nov(θ, Ω)
+            theta = dict(self.network.named_parameters())
+            loss = torch.stack([*self.losses(z, logits, y, self.settings.attach != "neither").values()])
+            slopes = torch.autograd.grad(loss.sum(), [*theta.values()], retain_graph=True)
+            ahead = {
+                name: p.detach() - self.settings.alpha * g
+                for (name, p), g in zip(theta.items(), slopes, strict=True)
+            }
+            self.improve_similarity(x, y, theta, ahead)
+        elif due:
+            self._before = {name: p.detach().clone() for name, p in self.network.named_parameters()}
+        return self.losses(z, logits, y, self.settings.attach == "both")
+
+    def after_step(self, batch: Batch, progress: float) -> None:
+        """With the order `theta-first`: Ω learns from where the real step has led."""
+        if self._bilevel and self._turn(progress) and self.settings.order == "theta-first":
+            x = torch.cat([*batch.x, *batch.u])
+            now = {name: p.detach() for name, p in self.network.named_parameters()}
+            self.improve_similarity(x, batch.y, self._before, now)
+
+    def improve_similarity(self, x: Tensor, y: Tensor, theta: Params, ahead: Params) -> None:
+        """Ω ← Ω − α_Ω ∇_Ω L_ce^l(θ'(Ω)), where θ' = `ahead` came from θ = `theta`."""
+        l, n = len(y), (len(x) + len(y)) // 2  # noqa: E741
+        attach = self.settings.attach != "neither"
+
+        def z_and_p(params: Params) -> tuple[Tensor, Tensor]:
+            z, logits = functional_call(self.network, dict(params), (x,))
+            return z[:n], logits[:n].softmax(dim=1)
+
+        def inner(z: Tensor, p: Tensor) -> Tensor:
+            return pair_loss(p, self.similarity(z if attach else z.detach()))
+
+        with statistics_frozen(self.network):
+            # The labelled images alone are judged, but all pass together, as in the step itself:
+            # BatchNorm would otherwise see other statistics.
+            ahead = {name: p.requires_grad_() for name, p in ahead.items()}
+            _, logits = functional_call(self.network, ahead, (x,))
+            outer = F.cross_entropy(logits[:l], y)
+            v = dict(zip(ahead, torch.autograd.grad(outer, [*ahead.values()]), strict=True))
+            omega = [*self.similarity.parameters()]
+            slopes = hypergradient(z_and_p, inner, theta, v, omega, self.settings.alpha)
+        for w, g in zip(omega, slopes, strict=True):
+            w.grad = g
+        self._seen["omega_gradient"] = torch.stack([g.norm() for g in slopes]).norm()
+        self.similarity_optimiser.step()
+
+    # --------------------------------------------------------------------------------- the frame
+
+    def after_epoch(self, progress: float) -> None:
+        """Nothing: pseudo-labels are made within the batch."""
+
+    def figures(self) -> dict[str, float]:
+        """What to watch: a similarity net that has collapsed has a spread near 0 and an AUC near 0.5."""
+        seen = self._seen
+        figures = {"pseudo_labelled": float(seen["pseudo_labelled"])}
+        if "omega_gradient" in seen:
+            figures["omega_gradient"] = float(seen["omega_gradient"])
+        if "similarity" in seen:
+            s, y = seen["similarity"], seen["y"]
+            off_diagonal = s[~torch.eye(len(s), dtype=torch.bool, device=s.device)]
+            figures |= {
+                "similarity_mean": float(off_diagonal.mean()),
+                "similarity_spread": float(off_diagonal.std()),
+                "similarity_auc": pair_auc(s[: len(y), : len(y)].cpu(), y.cpu()),
+            }
+        return figures
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "network": self.network.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "similarity": self.similarity.state_dict(),
+            "similarity_optimiser": self.similarity_optimiser.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.network.load_state_dict(state["network"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.similarity.load_state_dict(state["similarity"])
+        self.similarity_optimiser.load_state_dict(state["similarity_optimiser"])
+
+    @property
+    def _bilevel(self) -> bool:
+        return self.settings.pair and self.settings.target == "learned"
+
+    def _turn(self, progress: float) -> bool:
+        return round(progress * self.steps) % self.settings.every == 0

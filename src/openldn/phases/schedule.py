@@ -1,0 +1,23 @@
+"""Budgets and ramps, all as fractions of progress in [0, 1], so that any length is a sensible run."""
+
+import math
+
+from openldn.config import Length, Schedule
+
+
+def steps_for(length: Length, n_unlabelled: int, batch: int) -> tuple[int, int]:
+    """Steps of one pass over the unlabelled images, and of the whole phase (at least one)."""
+    epoch = math.ceil(n_unlabelled / batch)
+    return epoch, max(1, round(length.passes(n_unlabelled) * n_unlabelled / batch))
+
+
+def learning_rate(peak: float, schedule: Schedule, progress: float) -> float:
+    """`constant`, or `decay`: up over the first tenth, then down to zero along a straight line."""
+    if schedule == "constant":
+        return peak
+    return peak * min(progress / 0.1, (1 - progress) / 0.9)
+
+
+def ramp(progress: float, until: float) -> float:
+    """0 to 1 along a straight line that ends at `until`."""
+    return min(1.0, progress / until)

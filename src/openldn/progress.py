@@ -1,0 +1,102 @@
+"""What a person sees while a run is under way: a live bar on a terminal, a few plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TimeRemainingColumn
+
+from openldn.metrics import headline
+
+
+class Silent:
+    """Nobody looks on."""
+
+    def started(self, phase: str, step: int, steps: int) -> None: ...
+    def stepped(self, step: int, losses: Mapping[str, float]) -> None: ...
+    def evaluated(self, step: int, evaluation: Mapping[str, Any]) -> None: ...
+    def ended(self) -> None: ...
+
+
+class Bar(Silent):
+    """A progress bar with losses, accuracies and time left."""
+
+    def __init__(self, console: Console):
+        self.console = console
+
+    def started(self, phase: str, step: int, steps: int) -> None:
+        self.bar = Progress(
+            TextColumn("[bold]{task.description:<12}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("[cyan]{task.fields[losses]}[/] [green]{task.fields[accuracies]}"),
+            console=self.console,
+        )
+        self.task = self.bar.add_task(phase, total=steps, completed=step, losses="", accuracies="")
+        self.bar.start()
+
+    def stepped(self, step: int, losses: Mapping[str, float]) -> None:
+        self.bar.update(self.task, completed=step, losses=_losses(losses))
+
+    def evaluated(self, step: int, evaluation: Mapping[str, Any]) -> None:
+        self.bar.update(self.task, completed=step, accuracies=_accuracies(evaluation))
+
+    def ended(self) -> None:
+        self.bar.stop()
+
+
+class Lines(Silent):
+    """A line at the start and at the end of a phase, at an evaluation, and every half minute."""
+
+    def __init__(self, console: Console, every: float = 30.0):
+        self.console, self.every = console, every
+
+    def started(self, phase: str, step: int, steps: int) -> None:
+        self.phase, self.first, self.steps = phase, step, steps
+        self.began = self.said = time.monotonic()
+        self.losses = self.accuracies = ""
+        self._say(f"{phase}: {'starts' if step == 0 else f'goes on at step {step}'}, {steps} steps")
+
+    def stepped(self, step: int, losses: Mapping[str, float]) -> None:
+        self.losses = _losses(losses)
+        if time.monotonic() - self.said > self.every:
+            self._report(step)
+
+    def evaluated(self, step: int, evaluation: Mapping[str, Any]) -> None:
+        self.accuracies = _accuracies(evaluation)
+        if step == self.steps or time.monotonic() - self.said > self.every / 3:
+            self._report(step)
+
+    def ended(self) -> None:
+        self._say(f"{self.phase}: done in {time.monotonic() - self.began:.0f} s")
+
+    def _report(self, step: int) -> None:
+        taken = time.monotonic() - self.began
+        left = taken / max(1, step - self.first) * (self.steps - step)
+        self._say(f"{self.phase}: step {step}/{self.steps}, {left:.0f} s left, {self.losses} {self.accuracies}")
+
+    def _say(self, line: str) -> None:
+        self.said = time.monotonic()
+        self.console.print(line.rstrip(), highlight=False, soft_wrap=True)
+
+
+def watcher(quiet: bool = False) -> Silent:
+    """The right one for where we are: on stderr, so that stdout stays for results."""
+    if quiet:
+        return Silent()
+    console = Console(stderr=True)
+    return Bar(console) if console.is_terminal and sys.stdout.isatty() else Lines(console)
+
+
+def _losses(losses: Mapping[str, float]) -> str:
+    return " ".join(f"{name} {value:.3f}" for name, value in losses.items())
+
+
+def _accuracies(evaluation: Mapping[str, Any]) -> str:
+    return " ".join(f"{name} {value:.1f}" for name, value in headline(evaluation).items())

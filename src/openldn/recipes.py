@@ -1,0 +1,69 @@
+"""The systems, as a table: phases over one network, and a predictor."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from openldn.config import Settings
+from openldn.data.problem import Problem
+from openldn.errors import UserError
+from openldn.loop import Phase
+from openldn.nets.classifier import Classifier
+from openldn.phases.closed_world import ClosedWorld, Method
+from openldn.phases.discover import Discover
+from openldn.phases.fixmatch import FixMatch
+from openldn.phases.mean_teacher import MeanTeacher
+from openldn.phases.mixmatch import MixMatch
+from openldn.phases.supervised import Supervised
+from openldn.phases.uda import UDA
+
+Build = Callable[[Problem, Classifier, Settings], Phase]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a system is made of."""
+
+    phases: tuple[Build, ...]
+    predictor: Literal["argmax", "reject-and-cluster"] = "argmax"
+    head: Literal["all", "known"] = "all"  # which classes the network has an output for
+
+    def n_outputs(self, problem: Problem) -> int:
+        """How many outputs the network has."""
+        return problem.n_classes if self.head == "all" else problem.n_known
+
+
+def discover(problem: Problem, network: Classifier, settings: Settings) -> Phase:
+    """Stage 1 of OpenLDN."""
+    return Discover(problem, network, settings.discover)
+
+
+def supervised(problem: Problem, network: Classifier, settings: Settings) -> Phase:
+    """Labelled images alone."""
+    return Supervised(problem, network, settings.discover)
+
+
+def closed_world(method: Method) -> Build:
+    """Stage 2 of OpenLDN by some method."""
+
+    def build(problem: Problem, network: Classifier, settings: Settings) -> Phase:
+        return ClosedWorld(problem, network, settings.closed_world, method)
+
+    return build
+
+
+RECIPES: dict[str, Recipe] = {
+    "openldn-uda": Recipe((discover, closed_world(UDA()))),
+    "openldn-mixmatch": Recipe((discover, closed_world(MixMatch()))),
+    "openldn-fixmatch": Recipe((discover, closed_world(FixMatch()))),
+    "openldn-mean-teacher": Recipe((discover, closed_world(MeanTeacher()))),
+    "openldn": Recipe((discover,)),
+    "supervised": Recipe((supervised,), "reject-and-cluster", "known"),
+}
+
+
+def recipe(method: str) -> Recipe:
+    """A system by name."""
+    if method not in RECIPES:
+        raise UserError(f"there is no method {method!r}; choose one of {', '.join(RECIPES)}")
+    return RECIPES[method]

@@ -1,0 +1,227 @@
+"""A run is a folder. Everything in it is JSON, CSV or safetensors; reading it cannot run code.
+
+Files are written whole or not at all: to a temporary name first, then renamed.
+"""
+
+import csv
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from openldn.errors import UserError
+
+FORMAT = 1  # raised when old runs can no longer be read
+
+
+class Run:
+    """A run's folder: what was decided, what was measured, what was learned."""
+
+    def __init__(self, path: Path, config: dict[str, Any]):
+        self.path, self.config = path, config
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    # ------------------------------------------------------------------------- making and finding
+
+    @staticmethod
+    def create(path: Path, config: Mapping[str, Any], split: Mapping[str, Any]) -> "Run":
+        """A new run at `path`, which must not exist: nothing is ever overwritten."""
+        check_absent(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        record = {"format": FORMAT, **config}
+        half_made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        half_made.chmod(0o755)
+        write_json(half_made / "config.json", record)
+        write_json(half_made / "split.json", split)
+        (half_made / "checkpoints").mkdir()
+        half_made.rename(path)
+        return Run(path, record)
+
+    @staticmethod
+    def open(path: str | Path) -> "Run":
+        """The run at `path`; an error if there is none, or one that this version cannot read."""
+        path = Path(path)
+        if not path.is_dir():
+            raise UserError(f"there is no run at {path}; give the folder that `openldn train` made")
+        config = read_json(path / "config.json", "a run's folder has one; is this the right folder?")
+        if not isinstance(config, dict) or "format" not in config:
+            raise UserError(f"{path / 'config.json'} is not a run's configuration; is this the right folder?")
+        if config["format"] != FORMAT:
+            raise UserError(
+                f"{path} was made by another version of openldn (run format {config['format']}, "
+                f"this one reads {FORMAT}); use that version, or train again"
+            )
+        return Run(path, config)
+
+    @property
+    def finished(self) -> bool:
+        """Whether training went to its end; the model is the last thing written."""
+        return (self.path / "model.safetensors").exists()
+
+    def copy_to(self, path: Path) -> None:
+        """The finished run without its checkpoints, at a new place."""
+        check_absent(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        half_made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        half_made.chmod(0o755)
+        for file in self.path.iterdir():
+            if file.is_file():
+                shutil.copy2(file, half_made / file.name)
+        half_made.rename(path)
+
+    # ----------------------------------------------------------------------------------- metrics
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """One line more in `metrics.jsonl`; numbers that are not finite become null."""
+        with (self.path / "metrics.jsonl").open("a") as f:
+            f.write(json.dumps(_finite(record)) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All lines of `metrics.jsonl`."""
+        file = self.path / "metrics.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    @property
+    def log_length(self) -> int:
+        """Bytes in `metrics.jsonl`."""
+        file = self.path / "metrics.jsonl"
+        return file.stat().st_size if file.exists() else 0
+
+    def cut_log(self, length: int) -> None:
+        """Drops what was logged after that length: it will be logged again."""
+        if self.log_length > length:
+            os.truncate(self.path / "metrics.jsonl", length)
+
+    # ------------------------------------------------------------------------------- checkpoints
+
+    def checkpoint(self, name: str) -> Path:
+        """Where a phase's state is kept."""
+        return self.path / "checkpoints" / f"{name}.safetensors"
+
+    def save_state(self, name: str, state: Mapping[str, Any]) -> None:
+        """A tree of dictionaries, lists, tensors, numbers and strings, as one file."""
+        tensors: dict[str, Tensor] = {}
+        tree = json.dumps(_pack(state, tensors))
+        write_tensors(self.checkpoint(name), tensors, {"tree": tree})
+
+    def load_state(self, name: str) -> dict[str, Any] | None:
+        """What `save_state` was given, or None if nothing is there."""
+        file = self.checkpoint(name)
+        if not file.exists():
+            return None
+        tensors, metadata = read_tensors(file)
+        state: dict[str, Any] = _unpack(json.loads(metadata["tree"]), tensors)
+        return state
+
+
+# --------------------------------------------------------------------------------- files, whole
+
+
+def check_absent(path: Path) -> None:
+    """An error if something is at `path` already."""
+    if path.exists():
+        raise UserError(
+            f"{path} exists already and is not overwritten; choose another --out, remove it, or "
+            f"go on with it: openldn resume {path}"
+        )
+
+
+def write_json(path: Path, value: Any) -> None:
+    """`value` as indented JSON."""
+    _whole(path, lambda part: part.write_text(json.dumps(value, indent=2) + "\n"))
+
+
+def read_json(path: Path, hint: str) -> Any:
+    """What a JSON file holds; an error that ends in `hint` if it is missing or broken."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: {hint}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise UserError(f"{path} is damaged: {hint}") from None
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A CSV file with a header."""
+
+    def write(part: Path) -> None:
+        with part.open("w", newline="", encoding="utf-8") as f:
+            writer = csv.writer(f)
+            writer.writerow(header)
+            writer.writerows(rows)
+
+    _whole(path, write)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Named tensors as a safetensors file."""
+    ready = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+    _whole(path, lambda part: save_file(ready, part, dict(metadata)))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of a safetensors file."""
+    try:
+        with safe_open(path, "pt") as f:
+            metadata = dict(f.metadata() or {})
+        return load_file(path), metadata
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: the run is incomplete; go on with it: openldn resume RUN") from None
+    except SafetensorError:
+        raise UserError(f"{path} is damaged; train again, or take the run from a backup") from None
+
+
+def _whole(path: Path, write: Any) -> None:
+    part = path.with_name(f".{path.name}.part")
+    write(part)
+    with part.open("rb") as f:
+        os.fsync(f.fileno())
+    part.replace(path)
+
+
+# --------------------------------------------------------------- a tree of state, as JSON and tensors
+
+
+def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """JSON in which tensors are named and dictionaries are lists of pairs, since their keys may be numbers."""
+    match value:
+        case Tensor():
+            name = str(len(tensors))
+            tensors[name] = value
+            return {"tensor": name}
+        case Mapping():
+            return {"pairs": [[key, _pack(v, tensors)] for key, v in value.items()]}
+        case tuple() | list():
+            return [_pack(v, tensors) for v in value]
+        case None | bool() | int() | float() | str():
+            return value
+    raise TypeError(f"a {type(value).__name__} cannot be kept in a checkpoint")
+
+
+def _unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    match value:
+        case {"tensor": name}:
+            return tensors[name]
+        case {"pairs": pairs}:
+            return {key: _unpack(v, tensors) for key, v in pairs}
+        case list():
+            return [_unpack(v, tensors) for v in value]
+    return value
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(v) for key, v in value.items()}
+    if isinstance(value, float) and not torch.isfinite(torch.tensor(value)):
+        return None
+    return value
