@@ -1,7 +1,7 @@
 """Open-world learning on images: recognise the known classes, discover the novel ones.
 
-    model = openldn.OpenLDN(n_novel="auto").fit(X, y)       # y is -1 where unlabelled
-    run = openldn.train("photos", labels="labels.csv", novel=5)
+model = openldn.OpenLDN(n_novel="auto").fit(X, y)       # y is -1 where unlabelled
+run = openldn.train("photos", labels="labels.csv", novel=5)
 """
 
 from typing import TYPE_CHECKING, Any

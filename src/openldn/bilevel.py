@@ -15,7 +15,7 @@ and an ordinary backward pass through *that* gives the gradient. Terms of the in
 depend on ω matter for θ' but not for D, so they can be left out of `inner` here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ def hypergradient(
     inner: Callable[..., Tensor],
     theta: Params,
     v: Params,
-    omega: list[Tensor],
+    omega: Sequence[Tensor],
     alpha: float,
 ) -> tuple[Tensor, ...]:
     """∇J(ω), one tensor per entry of `omega`.
@@ -38,6 +38,6 @@ def hypergradient(
     """
     constant = {name: p.detach() for name, p in theta.items()}
     with torch.no_grad():
-        u, u_dot = jvp(outputs, (constant,), ({name: v[name] for name in constant},))
-    _, slope = jvp(inner, u, u_dot)
+        u, u_dot = jvp(outputs, (constant,), ({name: v[name] for name in constant},))[:2]
+    slope = jvp(inner, u, u_dot)[1]
     return torch.autograd.grad(-alpha * slope, omega)

@@ -11,7 +11,11 @@ DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 
 def pick(name: DeviceName = "auto") -> torch.device:
     """The device of that name; `auto` takes the fastest one that is there."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    there = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
     if name == "auto":
         return torch.device(next(device for device, present in there.items() if present))
     if name not in there:

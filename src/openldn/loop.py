@@ -197,8 +197,10 @@ class Readings:
         if len(bad):
             i, term = bad[0].tolist()
             file = self.run.checkpoint(self.checkpoint)
-            kept = f"the last good checkpoint is {file} (step {last_good})" if file.exists() else (
-                "there is no checkpoint of this phase yet"
+            kept = (
+                f"the last good checkpoint is {file} (step {last_good})"
+                if file.exists()
+                else ("there is no checkpoint of this phase yet")
             )
             raise Diverged(
                 f"the loss term {self._names[term]!r} became {float(values[i, term])} at step "

@@ -87,7 +87,9 @@ class Model:
             predictor = PREDICTORS[predictor_name]()
             known, novel = list(classes["known"]), list(classes["novel"])
         except (KeyError, TypeError, ValueError):
-            raise UserError(f"{folder / 'model.safetensors'} is not a model of this version; train again") from None
+            raise UserError(
+                f"{folder / 'model.safetensors'} is not a model of this version; train again"
+            ) from None
         if name == "custom" and backbone is None:
             raise UserError(
                 "this model has a backbone of its owner's own; give it: openldn.load(path, backbone=module)"
@@ -98,9 +100,20 @@ class Model:
         try:
             network.load_state_dict(_under("network.", tensors))
         except RuntimeError:
-            raise UserError(f"{folder / 'model.safetensors'} does not fit its backbone ({name}); train again") from None
+            raise UserError(
+                f"{folder / 'model.safetensors'} does not fit its backbone ({name}); train again"
+            ) from None
         predictor.state = _under("predictor.", tensors)
-        return Model(network.eval(), predictor, predictor_name, known + novel, len(known), name, size, channels)
+        return Model(
+            network.eval(),
+            predictor,
+            predictor_name,
+            known + novel,
+            len(known),
+            name,
+            size,
+            channels,
+        )
 
 
 def new_network(

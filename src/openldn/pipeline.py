@@ -94,7 +94,11 @@ def start(
         "digest": problem.digest(),
         "classes": list(problem.classes),
         "n_novel": "auto" if _automatic(source, options) else problem.n_novel,
-        "image": {"size": problem.images.shape[3], "channels": problem.images.shape[1], "flip": problem.flip},
+        "image": {
+            "size": problem.images.shape[3],
+            "channels": problem.images.shape[1],
+            "flip": problem.flip,
+        },
         "options": asdict(options),
         "settings": settings.to_json(),
     }
@@ -125,7 +129,15 @@ def go_on(
             problem = problem.with_novel(n_novel)
         system = recipe(settings.method)
         network = _train_phases(
-            run, problem, truth, settings, system, on, backbone or settings.backbone, watch, save_every
+            run,
+            problem,
+            truth,
+            settings,
+            system,
+            on,
+            backbone or settings.backbone,
+            watch,
+            save_every,
         )
         model = _model(network, problem, system, settings, custom=backbone is not None)
     _finish(run, model, problem, truth)
@@ -283,7 +295,7 @@ def evaluate(run: Run, truth: Path | None = None) -> dict[str, Any]:
     source, options = run.config["data"], Options(**run.config["options"])
     if source["kind"] != "named":
         raise UserError(
-            f"{run.path} has no test images of its own; give the true classes of unlabelled images: --truth FILE.csv"
+            f"{run.path} has no test images; give true classes of unlabelled images with --truth FILE.csv"
         )
     _, test = _read(source, options)
     assert test is not None
@@ -335,7 +347,10 @@ def _read(source: Mapping[str, Any], options: Options) -> tuple[Problem, Truth |
         if options.flip is not None:
             whole = replace(whole, flip=options.flip)
         return whole.split(
-            known=options.known, labelled=options.labelled, seed=options.seed, novel=novel  # type: ignore[arg-type]
+            known=options.known,
+            labelled=options.labelled,
+            seed=options.seed,
+            novel=novel,  # type: ignore[arg-type]
         )
     labels = None if source["labels"] is None else Path(source["labels"])
     problem = folder.read(

@@ -1,5 +1,6 @@
 """From what a network says to class probabilities over known and novel classes."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -73,4 +74,4 @@ class RejectAndCluster:
         return torch.cat([known * p, (1 - known) * (-distance).softmax(dim=1)], dim=1)
 
 
-PREDICTORS = {"argmax": Argmax, "reject-and-cluster": RejectAndCluster}
+PREDICTORS: dict[str, Callable[[], Predictor]] = {"argmax": Argmax, "reject-and-cluster": RejectAndCluster}

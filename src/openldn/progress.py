@@ -6,8 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.progress import TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from openldn.metrics import headline
 
@@ -79,7 +85,9 @@ class Lines(Silent):
     def _report(self, step: int) -> None:
         taken = time.monotonic() - self.began
         left = taken / max(1, step - self.first) * (self.steps - step)
-        self._say(f"{self.phase}: step {step}/{self.steps}, {left:.0f} s left, {self.losses} {self.accuracies}")
+        self._say(
+            f"{self.phase}: step {step}/{self.steps}, {left:.0f} s left, {self.losses} {self.accuracies}"
+        )
 
     def _say(self, line: str) -> None:
         self.said = time.monotonic()

@@ -176,7 +176,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             metadata = dict(f.metadata() or {})
         return load_file(path), metadata
     except FileNotFoundError:
-        raise UserError(f"{path} is missing: the run is incomplete; go on with it: openldn resume RUN") from None
+        raise UserError(
+            f"{path} is missing: the run is incomplete; go on with it: openldn resume RUN"
+        ) from None
     except SafetensorError:
         raise UserError(f"{path} is damaged; train again, or take the run from a backup") from None
 
@@ -193,7 +195,7 @@ def _whole(path: Path, write: Any) -> None:
 
 
 def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """JSON in which tensors are named and dictionaries are lists of pairs, since their keys may be numbers."""
+    """JSON in which tensors are named and dictionaries are lists of pairs: their keys may be numbers."""
     match value:
         case Tensor():
             name = str(len(tensors))

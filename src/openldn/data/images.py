@@ -60,10 +60,15 @@ def read_one(path: Path, size: int, channels: int) -> Tensor:
             image = ImageOps.exif_transpose(image).convert("L" if channels == 1 else "RGB")
         except (OSError, SyntaxError, ValueError) as e:
             raise UserError(f"{path} cannot be read ({e}); repair it or take it away") from None
-        image = ImageOps.fit(image, (size, size), Image.Resampling.BICUBIC) if image.size != (
-            size,
-            size,
-        ) else image
+        image = (
+            ImageOps.fit(image, (size, size), Image.Resampling.BICUBIC)
+            if image.size
+            != (
+                size,
+                size,
+            )
+            else image
+        )
         pixels = np.array(image, np.uint8)
     return torch.from_numpy(pixels).view(size, size, channels).permute(2, 0, 1)
 

@@ -168,7 +168,13 @@ class LabelledSet:
 
 def encode(labels: Sequence[str | int | None]) -> tuple[Tensor, tuple[str | int, ...]]:
     """Ids and sorted class names of labels as a user gives them; None, "" and -1 mean unlabelled."""
-    empty = (None, "", UNLABELLED)
-    classes = tuple(sorted({label for label in labels if label not in empty}))  # type: ignore[type-var]
+    given = [None if label in ("", UNLABELLED) else label for label in labels]
+    classes: list[str | int] = sorted({label for label in given if label is not None}, key=_order)
     ids = {name: i for i, name in enumerate(classes)}
-    return torch.tensor([ids.get(label, UNLABELLED) for label in labels], dtype=torch.int64), classes  # type: ignore[arg-type]
+    encoded = [UNLABELLED if label is None else ids[label] for label in given]
+    return torch.tensor(encoded, dtype=torch.int64), tuple(classes)
+
+
+def _order(name: str | int) -> tuple[int, str]:
+    """Numbers by size, words by letter."""
+    return (name, "") if isinstance(name, int) else (0, name)

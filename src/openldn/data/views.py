@@ -130,7 +130,6 @@ def contrast(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
 
 def sharpness(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
     """Faded towards a smoothed image, whose border stays as it is."""
-    n, c, h, w = images.shape
     x = images.float()
     # The eight neighbours and the pixel five times over, divided by 13.
     total = F.avg_pool2d(x, 3, stride=1, divisor_override=1) + 4 * x[..., 1:-1, 1:-1]
@@ -152,32 +151,31 @@ def solarize(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
 
 
 def rotate(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    """Turned by 3 to 27 degrees, either way."""
+    """Turned about the centre by 3 to 27 degrees, either way."""
     angle = torch.deg2rad((3 * level * sign).double())
     cos, sin = angle.cos(), angle.sin()
-    return _affine(images, cos, -sin, sin, cos, about_centre=True)
+    x, y = images.shape[3] / 2, images.shape[2] / 2
+    return _affine(images, a=cos, b=-sin, c=x - (cos * x - sin * y), d=sin, e=cos, f=y - (sin * x + cos * y))
 
 
 def shear_x(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
     """Lines shifted in proportion to their height."""
-    slope = 0.03 * level.double() * sign
-    return _affine(images, torch.ones_like(slope), slope, torch.zeros_like(slope), torch.ones_like(slope))
+    return _affine(images, b=0.03 * level.double() * sign)
 
 
 def shear_y(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
     """Columns shifted in proportion to their place."""
-    slope = 0.03 * level.double() * sign
-    return _affine(images, torch.ones_like(slope), torch.zeros_like(slope), slope, torch.ones_like(slope))
+    return _affine(images, d=0.03 * level.double() * sign)
 
 
 def translate_x(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
     """Moved sideways by 3 to 27 % of the width."""
-    return _moved(images, x=0.03 * level.double() * sign * images.shape[3])
+    return _affine(images, c=0.03 * level.double() * sign * images.shape[3])
 
 
 def translate_y(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
     """Moved up or down by 3 to 27 % of the height."""
-    return _moved(images, y=0.03 * level.double() * sign * images.shape[2])
+    return _affine(images, f=0.03 * level.double() * sign * images.shape[2])
 
 
 OPS: tuple[Op, ...] = (
@@ -212,36 +210,23 @@ def _grey(images: Tensor) -> Tensor:
     return ((r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16).to(torch.uint8)[:, None]
 
 
-def _moved(images: Tensor, x: Tensor | None = None, y: Tensor | None = None) -> Tensor:
-    zero = torch.zeros(len(images), dtype=torch.float64, device=images.device)
-    one = zero + 1
-    return _affine(
-        images, one, zero, zero, one, zero if x is None else x, zero if y is None else y
-    )
-
-
 def _affine(
     images: Tensor,
-    a: Tensor,
-    b: Tensor,
-    d: Tensor,
-    e: Tensor,
-    c: Tensor | None = None,
-    f: Tensor | None = None,
-    about_centre: bool = False,
+    *,
+    a: Tensor | float = 1.0,
+    b: Tensor | float = 0.0,
+    c: Tensor | float = 0.0,
+    d: Tensor | float = 0.0,
+    e: Tensor | float = 1.0,
+    f: Tensor | float = 0.0,
 ) -> Tensor:
-    """Pixel (x, y) shows what was at (a x + b y + c, d x + e y + f), or black outside; all (n,)."""
+    """Pixel (x, y) shows what was at (a x + b y + c, d x + e y + f), or black outside; factors are (n,)."""
     n, channels, h, w = images.shape
-    device = images.device
-    x = torch.arange(w, device=device).double() + 0.5  # pixel centres
-    y = torch.arange(h, device=device).double() + 0.5
-    a, b, d, e = (k[:, None, None] for k in (a, b, d, e))
-    if about_centre:
-        c, f = w / 2 - (a * w / 2 + b * h / 2), h / 2 - (d * w / 2 + e * h / 2)
-    else:
-        c, f = (0.0 if k is None else k[:, None, None] for k in (c, f))
-    column = (a * x + b * y[:, None] + c).floor().long()  # (n, h, w)
-    row = (d * x + e * y[:, None] + f).floor().long()
+    a, b, c, d, e, f = (k[:, None, None] if isinstance(k, Tensor) else k for k in (a, b, c, d, e, f))
+    x = torch.arange(w, device=images.device).double() + 0.5  # pixel centres
+    y = torch.arange(h, device=images.device).double()[:, None] + 0.5
+    column = (a * x + b * y + c).floor().long().expand(n, h, w)
+    row = (d * x + e * y + f).floor().long().expand(n, h, w)
     inside = (column >= 0) & (column < w) & (row >= 0) & (row < h)
     source = (row.clamp(0, h - 1) * w + column.clamp(0, w - 1)).view(n, 1, h * w)
     moved = images.flatten(2).gather(2, source.expand(n, channels, h * w)).view_as(images)

@@ -1,7 +1,7 @@
 """A backbone with a linear head, and what it says about many images."""
 
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch

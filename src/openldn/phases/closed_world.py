@@ -1,7 +1,7 @@
 """Stage 2 of OpenLDN: the open world made closed (Sec. 3.3, Alg. 1).
 
-The most confident images of each discovered class join the labelled set, a network made anew learns all classes
-with an ordinary semi-supervised method, and its moving average chooses the pseudo-labels again as it learns.
+The most confident images of each discovered class join the labelled set, a network made anew learns all
+classes with an ordinary semi-supervised method, and its moving average chooses pseudo-labels as it learns.
 """
 
 from collections.abc import Mapping
@@ -37,22 +37,18 @@ class Method(Protocol):
 class ClosedWorld:
     """The phase: a semi-supervised method on labels and pseudo-labels."""
 
-    labelled_views = ("weak",)
+    labelled_views: tuple[str, ...] = ("weak",)
 
-    def __init__(
-        self, problem: Problem, network: Classifier, settings: config.ClosedWorld, method: Method
-    ):
+    def __init__(self, problem: Problem, network: Classifier, settings: config.ClosedWorld, method: Method):
         self.original = self.problem = problem
         self.network, self.settings, self.method = network, settings, method
         self.name, self.unlabelled_views = method.name, method.unlabelled_views
-        self.optimiser = torch.optim.Adam(network.parameters(), lr=settings.lr)
+        self.optimiser: torch.optim.Optimizer = torch.optim.Adam(network.parameters(), lr=settings.lr)
         self.n_labelled = self.n_unlabelled = settings.batch
         _, self.steps = steps_for(settings.length, len(problem.unlabelled), settings.batch)
         # An epoch ends where pseudo-labels are made anew.
         self.epoch = max(1, round(self.steps / (settings.refreshes + 1)))
-        self.average = MovingAverage(
-            network, min(settings.ema_steps, settings.ema_share * self.steps)
-        )
+        self.average = MovingAverage(network, min(settings.ema_steps, settings.ema_share * self.steps))
         # As many pseudo-labels per novel class as there are labels per known one.
         self.per_class = max(1, len(problem.labelled) // problem.n_known)
         self._chosen = torch.zeros(2, 0, dtype=torch.int64)  # rows and labels

@@ -21,7 +21,14 @@ from openldn import config
 from openldn.bilevel import Params, hypergradient
 from openldn.data.batches import Batch
 from openldn.data.problem import Problem
-from openldn.losses import cosine, entropy_loss, nearest_pairs, pair_bce, pair_loss, pseudo_label_loss
+from openldn.losses import (
+    cosine,
+    entropy_loss,
+    nearest_pairs,
+    pair_bce,
+    pair_loss,
+    pseudo_label_loss,
+)
 from openldn.metrics import pair_auc
 from openldn.nets.classifier import Classifier, statistics_frozen
 from openldn.nets.similarity import PairSimilarity
@@ -31,17 +38,15 @@ from openldn.phases.schedule import learning_rate, steps_for
 class Discover:
     """The phase: one network, one similarity network, two optimisers."""
 
-    name = "discover"
-    labelled_views = ("weak",)
-    unlabelled_views = ("weak", "strong")
+    name: str = "discover"
+    labelled_views: tuple[str, ...] = ("weak",)
+    unlabelled_views: tuple[str, ...] = ("weak", "strong")
 
     def __init__(self, problem: Problem, network: Classifier, settings: config.Discover):
         self.problem, self.network, self.settings = problem, network, settings
         self.similarity = PairSimilarity(network.head.in_features).to(network.head.weight.device)
-        self.optimiser = torch.optim.Adam(network.parameters(), lr=settings.lr)
-        self.similarity_optimiser = torch.optim.Adam(
-            self.similarity.parameters(), lr=settings.similarity_lr
-        )
+        self.optimiser: torch.optim.Optimizer = torch.optim.Adam(network.parameters(), lr=settings.lr)
+        self.similarity_optimiser = torch.optim.Adam(self.similarity.parameters(), lr=settings.similarity_lr)
         n_labelled, n_unlabelled = len(problem.labelled), len(problem.unlabelled)
         share = 0.5
         if settings.composition == "proportional":

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from openldn.data.batches import Batch
-from openldn.phases.schedule import ramp
 from openldn.nets.classifier import Classifier
+from openldn.phases.schedule import ramp
 
 
 @dataclass(frozen=True)

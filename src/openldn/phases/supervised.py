@@ -17,13 +17,13 @@ from openldn.phases.schedule import learning_rate, steps_for
 class Supervised:
     """The phase: cross-entropy on labelled images; lasts as many steps as stage 1 would."""
 
-    name = "supervised"
-    labelled_views = ("weak",)
+    name: str = "supervised"
+    labelled_views: tuple[str, ...] = ("weak",)
     unlabelled_views: tuple[str, ...] = ()
 
     def __init__(self, problem: Problem, network: Classifier, settings: config.Discover):
         self.problem, self.network, self.settings = problem, network, settings
-        self.optimiser = torch.optim.Adam(network.parameters(), lr=settings.lr)
+        self.optimiser: torch.optim.Optimizer = torch.optim.Adam(network.parameters(), lr=settings.lr)
         self.n_labelled, self.n_unlabelled = settings.batch, 0
         self.epoch, self.steps = steps_for(settings.length, len(problem.unlabelled), settings.batch)
 

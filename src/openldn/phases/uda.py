@@ -36,4 +36,3 @@ class UDA:
         sure = (q.amax(dim=1) >= self.threshold).to(q.dtype)
         consistency = F.cross_entropy(strong, q, reduction="none") * sure
         return {"labelled": F.cross_entropy(labelled, targets), "unlabelled": consistency.mean()}
-

@@ -24,7 +24,11 @@ class NamedSet:
 NAMED: dict[str, NamedSet] = {
     "digits": NamedSet(digits, 10, 1_797, 8, "comes with scikit-learn"),
     "cifar10": NamedSet(
-        cifar10, 10, 60_000, 32, "unpack cifar-10-binary.tar.gz from www.cs.toronto.edu/~kriz/cifar.html"
+        cifar10,
+        10,
+        60_000,
+        32,
+        "unpack cifar-10-binary.tar.gz from www.cs.toronto.edu/~kriz/cifar.html",
     ),
 }
 
@@ -48,7 +52,7 @@ def read_named(name: str, data_dir: str | Path | None) -> LabelledSet:
     """A benchmark by name."""
     if name not in NAMED:
         raise UserError(
-            f"there is no folder and no data set {name!r}; give a folder of images or one of {', '.join(NAMED)}"
+            f"there is no folder or data set {name!r}; give a folder of images or one of {', '.join(NAMED)}"
         )
     named: LabelledSet = NAMED[name].reader.read(find(name, data_dir))
     return named

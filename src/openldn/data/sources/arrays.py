@@ -36,7 +36,7 @@ def read_images(
         raise UserError("there are no images; give an array or a list with at least a few")
     if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] not in (1, 3)):
         raise UserError(
-            f"images of shape {array.shape} cannot be used; give (n, height, width) or (n, height, width, 3), "
+            f"images of shape {array.shape} cannot be used; give (n, height, width) or (n, height, width, 3) "
             "or a list of image paths"
         )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -51,7 +51,9 @@ def read_images(
         raise UserError(f"images of {h} x {w} pixels cannot be used; give square ones of at least 8 pixels")
     pixels = torch.from_numpy(array.reshape(n, h, w, -1).copy()).permute(0, 3, 1, 2).contiguous()
     if channels is not None and pixels.shape[1] != channels:
-        raise UserError(f"the model was trained on {_kind(channels)} images; these are {_kind(pixels.shape[1])}")
+        raise UserError(
+            f"the model was trained on {_kind(channels)} images; these are {_kind(pixels.shape[1])}"
+        )
     if size is not None and h != size:
         raise UserError(f"the model was trained on images of {size} pixels; these have {h}: resize them")
     return pixels, tuple(map(str, range(n)))

@@ -13,7 +13,7 @@ FOLDER = "cifar-10-batches-bin"
 TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
 TEST = ("test_batch.bin",)
 RECORD = 1 + 3 * 32 * 32  # a label, then red, green and blue planes
-CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
+CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
 
 def read(folder: Path) -> LabelledSet:

@@ -18,7 +18,9 @@ def read(
         raise UserError(f"there is no folder {folder}; give a folder of images or a data set's name")
     paths = images.find(folder)
     if not paths:
-        raise UserError(f"there are no images in {folder}; it takes {', '.join(s[1:] for s in images.SUFFIXES)}")
+        raise UserError(
+            f"there are no images in {folder}; it takes {', '.join(s[1:] for s in images.SUFFIXES)}"
+        )
     names = [path.relative_to(folder).as_posix() for path in paths]
     given = _from_folders(folder, names) if labels is None else from_csv(labels, names)
     ids, classes = encode(given)

@@ -1,0 +1,208 @@
+"""The verbs: a table of ordinary functions, nothing else.
+
+What a verb needs is imported when it runs, so that `--help` answers at once.
+"""
+
+import json
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional
+
+from openldn.config import Options
+from openldn.errors import Diverged, UserError
+
+if TYPE_CHECKING:
+    from openldn.run import Run
+
+
+def demo(out: Path | None = None, seed: int = 0) -> None:
+    """The whole thing on real handwritten digits: five classes known, five to be discovered.
+
+    Args:
+        out: Folder of the run (default: a new one in runs/).
+        seed: Seed of all that is random.
+    """
+    from openldn import pipeline
+
+    _say(
+        "1,433 handwritten digits. Half of the 0 to 4 carry a label; the rest, and all 5 to 9, do not.\n"
+        "OpenLDN learns the first five and discovers the rest; 364 digits it never saw judge it."
+    )
+    run = pipeline.train("digits", out=out, seed=seed)
+    _show(pipeline.evaluate(run), run)
+
+
+def train(
+    data: Positional[str],
+    /,
+    options: OmitArgPrefixes[Options] = Options(),  # noqa: B008
+    labels: Path | None = None,
+    out: Path | None = None,
+) -> None:
+    """Trains on a folder of images, or a named data set.
+
+    Args:
+        data: A folder, or a name that `openldn datasets` lists. In a folder, DATA/<class>/* are labelled and
+            DATA/unlabelled/* are not; or --labels says what is.
+        options: What may be chosen.
+        labels: CSV file with the columns image,label; no row or an empty label means unlabelled.
+        out: Folder of the run (default: a new one in runs/).
+    """
+    from openldn import pipeline
+
+    run = pipeline.train(data, options, labels=labels, out=out)
+    _conclude(run)
+
+
+def resume(run: Positional[Path], /) -> None:
+    """Goes on where a run stopped, whatever stopped it.
+
+    Args:
+        run: Folder of the run.
+    """
+    from openldn import pipeline
+
+    _conclude(pipeline.resume(run))
+
+
+def predict(run: Positional[Path], images: Positional[Path], /, out: Path = Path("predictions.csv")) -> None:
+    """Labels new images.
+
+    Args:
+        run: Folder of the run.
+        images: An image, or a folder of images.
+        out: CSV file to write: image,label,confidence,kind.
+    """
+    from openldn import pipeline
+    from openldn.run import Run
+
+    n = pipeline.predict(Run.open(run), images, out)
+    _say(f"{n} images labelled: {out}")
+
+
+def evaluate(
+    run: Positional[Path],
+    /,
+    truth: Path | None = None,
+    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> None:
+    """Known, novel and all accuracy under every protocol.
+
+    Args:
+        run: Folder of the run.
+        truth: CSV file of image,label for images that were unlabelled (default: a named set's test images).
+        as_json: Print JSON instead of a table.
+    """
+    from openldn import pipeline
+    from openldn.run import Run
+
+    opened = Run.open(run)
+    result = pipeline.evaluate(opened, truth)
+    if as_json:
+        print(json.dumps(result, indent=2))
+    else:
+        _show(result, opened)
+
+
+def datasets(data_dir: Path | None = None) -> None:
+    """The named data sets: where each belongs, whether it is there, how to get it.
+
+    Args:
+        data_dir: Where named sets are kept (default: $OPENLDN_DATA, else the user's cache).
+    """
+    from rich.table import Table
+
+    from openldn.data import sources
+
+    table = Table("name", "classes", "images", "pixels", "there", "where it belongs", "how to get it")
+    for name, known in sources.NAMED.items():
+        there = known.reader.present(sources.find(name, data_dir))
+        where = "-" if name == "digits" else str(sources.home(data_dir) / name)
+        figures = (str(known.classes), f"{known.images:,}", str(known.size))
+        table.add_row(name, *figures, "yes" if there else "no", where, known.how_to_get)
+    _print(table)
+
+
+VERBS: dict[str, Callable[..., None]] = {
+    "demo": demo,
+    "train": train,
+    "resume": resume,
+    "predict": predict,
+    "evaluate": evaluate,
+    "datasets": datasets,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the verb that was asked for; errors of use are one sentence and exit code 2."""
+    warnings.showwarning = _warn
+    try:
+        tyro.extras.subcommand_cli_from_dict(
+            VERBS,
+            prog="openldn",
+            description="Open-world learning on images: recognise known classes, discover novel ones.",
+            args=argv,
+        )
+    except (UserError, Diverged) as e:
+        print(f"error: {e}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("stopped; what was saved last can go on: openldn resume RUN", file=sys.stderr)
+        sys.exit(130)
+
+
+def _conclude(run: "Run") -> None:
+    """What a finished run has to say."""
+    from openldn.run import read_json
+
+    final = [line for line in run.metrics() if line.get("phase") == "final"]
+    if final:
+        _show(final[-1], run)
+        return
+    import csv
+    from collections import Counter
+
+    from rich.table import Table
+
+    classes = read_json(run.path / "classes.json", "the run is incomplete")
+    with (run.path / "predictions.csv").open(newline="", encoding="utf-8") as f:
+        counted = Counter(row["label"] for row in csv.DictReader(f))
+    table = Table("class", "kind", "unlabelled images", title="What the unlabelled images show")
+    for kind in ("known", "novel"):
+        for name in classes[kind]:
+            table.add_row(str(name), kind, str(counted[str(name)]))
+    _print(table)
+    _say(f"The run: {run.path}\nEach image's label and confidence: {run.path / 'predictions.csv'}")
+
+
+def _show(result: dict[str, Any], run: "Run") -> None:
+    from rich.table import Table
+
+    table = Table("protocol", "known", "novel", "all", title="Accuracy in percent")
+    for name, scores in result["protocols"].items():
+        cells = ("-" if scores[k] is None else f"{scores[k]:.1f}" for k in ("known", "novel", "all"))
+        table.add_row(name, *cells)
+    _print(table)
+    _say(f"NMI {result['nmi']:.3f}, ARI {result['ari']:.3f}")
+    _say(f"The run: {run.path}\nEach image's label and confidence: {run.path / 'predictions.csv'}")
+
+
+def _print(table: Any) -> None:
+    from rich.console import Console
+
+    console = Console()
+    # A pipe has no width: let lines be as long as they are.
+    (console if console.is_terminal else Console(width=160)).print(table)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"warning: {message}", file=sys.stderr)

@@ -1,0 +1,166 @@
+"""OpenLDN as a scikit-learn estimator."""
+
+import atexit
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
+
+from openldn.config import ClosedWorldName, Options
+from openldn.data.problem import UNLABELLED
+from openldn.data.sources import arrays
+from openldn.errors import UserError
+from openldn.model import Model, Prediction
+from openldn.pipeline import go_on, start
+from openldn.run import Run
+
+
+class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Learns known classes from a few labels and discovers novel ones.
+
+    n_novel: how many novel classes there are, or "auto" to estimate it.
+    closed_world: stage 2: "mixmatch", "uda", "fixmatch", "mean-teacher", or None for stage 1 alone.
+    backbone: "small", "resnet18", "resnet50", or a module that maps images to features (n, d).
+    preset: "fast" (minutes on a CPU) or "paper" (the paper's settings and lengths).
+    device: "auto", "cpu", "cuda" or "mps".
+    epochs: passes over the unlabelled images in all (default: the preset's).
+    flip: whether a mirrored image shows the same thing; say False for digits or text.
+    seed: seed of all that is random.
+    out: where the run is kept (default: a folder that lasts as long as the process). If it holds an
+        unfinished run of the same images and labels, that run goes on.
+    verbose: whether to show progress.
+
+    After `fit`: `classes_` (known ones sorted, then novel ones), `n_known_`, `n_novel_`, `transduction_`
+    (a label for every row; given ones never change) and `run_`.
+    """
+
+    def __init__(
+        self,
+        n_novel: int | Literal["auto"] = "auto",
+        *,
+        closed_world: ClosedWorldName | None = "uda",
+        backbone: str | nn.Module | None = None,
+        preset: Literal["fast", "paper"] = "fast",
+        device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+        epochs: float | None = None,
+        flip: bool = True,
+        seed: int = 0,
+        out: str | Path | None = None,
+        verbose: bool = False,
+    ):
+        self.n_novel = n_novel
+        self.closed_world = closed_world
+        self.backbone = backbone
+        self.preset = preset
+        self.device = device
+        self.epochs = epochs
+        self.flip = flip
+        self.seed = seed
+        self.out = out
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any) -> "OpenLDN":
+        """Trains on images `X` and labels `y`.
+
+        X: uint8 array (n, h, w) or (n, h, w, 3), or a list of image paths.
+        y: integers with -1 for unlabelled, or strings with "" or None for unlabelled.
+        """
+        if self.n_novel != "auto" and (
+            isinstance(self.n_novel, bool) or not isinstance(self.n_novel, int | np.integer)
+        ):
+            raise UserError(
+                f"n_novel={self.n_novel!r} is neither a whole number nor 'auto'; give one of these"
+            )
+        custom = self.backbone if isinstance(self.backbone, nn.Module) else None
+        options = Options(
+            novel=self.n_novel if self.n_novel == "auto" else int(self.n_novel),
+            method="openldn" if self.closed_world is None else f"openldn-{self.closed_world}",
+            preset=self.preset,
+            epochs=self.epochs,
+            seed=self.seed,
+            device=self.device,
+            backbone=None if custom is not None else self.backbone,  # type: ignore[arg-type]
+            flip=self.flip,
+        )
+        n_novel = 1 if options.novel == "auto" else int(options.novel or 0)
+        problem = arrays.read(X, y, n_novel=n_novel, flip=self.flip)
+        source = {"kind": "arrays"}
+        path = Path(self.out) if self.out is not None else _passing_folder() / "run"
+        if self.out is not None and path.exists() and not (run := Run.open(path)).finished:
+            self.run_ = go_on(run, problem, None, backbone=custom, quiet=not self.verbose)
+        else:
+            self.run_ = start(problem, None, options, source, path, backbone=custom, quiet=not self.verbose)
+        self._take(Model.load(self.run_.path, custom))
+        predicted = self._predicted(problem.images).ids.numpy()
+        given = problem.labels.numpy()
+        self.transduction_ = self.classes_[np.where(given == UNLABELLED, predicted, given)]
+        return self
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The class of each image."""
+        labels: NDArray[Any] = self.classes_[self._predict(X).ids.numpy()]
+        return labels
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Class probabilities (n, C), columns as in `classes_`."""
+        p = self._predict(X).p.double()
+        proba: NDArray[np.float64] = (p / p.sum(dim=1, keepdim=True)).numpy()
+        return proba
+
+    def transform(self, X: Any) -> NDArray[np.float32]:
+        """Features (n, d)."""
+        z: NDArray[np.float32] = self._predict(X).z.numpy()
+        return z
+
+    def save(self, path: str | Path) -> None:
+        """The run without its checkpoints, at a new place; `openldn.load` gives the model back."""
+        check_is_fitted(self)
+        self.run_.copy_to(Path(path))
+
+    def _predict(self, X: Any) -> Prediction:
+        check_is_fitted(self, "model_")
+        pixels, _ = arrays.read_images(X, size=self.model_.size, channels=self.model_.channels)
+        return self._predicted(pixels)
+
+    def _predicted(self, pixels: Any) -> Prediction:
+        prediction: Prediction = self.model_.predict(pixels)
+        return prediction
+
+    def _take(self, model: Model) -> None:
+        self.model_ = model
+        self.classes_ = np.array(model.classes)
+        self.n_known_, self.n_novel_ = model.n_known, len(model.classes) - model.n_known
+
+
+def load(path: str | Path, *, backbone: nn.Module | None = None) -> OpenLDN:
+    """The model of a finished run, as an estimator that can predict."""
+    run = Run.open(path)
+    model = Model.load(run.path, backbone)
+    options = run.config["options"]
+    stage_2 = options["method"].partition("openldn-")[2] or None
+    loaded = OpenLDN(
+        n_novel=options["novel"] if options["novel"] is not None else "auto",
+        closed_world=stage_2,
+        backbone=backbone or options["backbone"],
+        preset=options["preset"],
+        device=options["device"],
+        epochs=options["epochs"],
+        flip=options["flip"] is not False,
+        seed=options["seed"],
+    )
+    loaded.run_ = run
+    loaded._take(model)
+    return loaded
+
+
+def _passing_folder() -> Path:
+    """A folder that is gone when the process ends."""
+    folder = tempfile.mkdtemp(prefix="openldn-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)

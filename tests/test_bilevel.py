@@ -1,0 +1,167 @@
+"""The hypergradient against double backward, against finite differences, and BatchNorm's statistics."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call
+
+from openldn.bilevel import hypergradient
+from openldn.config import PRESETS
+from openldn.data.batches import Batch
+from openldn.data.problem import Problem
+from openldn.losses import pair_loss
+from openldn.nets.classifier import Classifier
+from openldn.nets.similarity import PairSimilarity
+from openldn.phases.discover import Discover
+
+
+def convnet() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1, bias=False),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(4, 6, 3, padding=1, bias=False),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )
+
+
+def phase(dtype: torch.dtype, **settings: object) -> Discover:
+    torch.manual_seed(0)
+    images = torch.randint(0, 256, (40, 1, 8, 8), dtype=torch.uint8)
+    labels = torch.tensor([0, 1] * 10 + [-1] * 20)
+    problem = Problem(images, labels, tuple(map(str, range(40))), (0, 1), n_novel=2)
+    network = Classifier(convnet(), 4, torch.zeros(1), torch.ones(1), 8).to(dtype)
+    made = Discover(problem, network, replace(PRESETS["paper"].discover, **settings))
+    made.similarity.to(dtype)
+    return made
+
+
+def batch(dtype: torch.dtype, l: int = 6, u: int = 7) -> Batch:  # noqa: E741
+    g = torch.Generator().manual_seed(1)
+    x = torch.rand(l + 2 * u, 1, 8, 8, generator=g, dtype=dtype)
+    y = torch.arange(l) % 2
+    return Batch((x[:l],), y, (x[l : l + u], x[l + u :]), torch.arange(u))
+
+
+def by_double_backward(made: Discover, seen: Batch, attach: bool) -> list[torch.Tensor]:
+    """The textbook way: the step as a graph, differentiated whole."""
+    network, similarity = copy.deepcopy(made.network), made.similarity
+    theta = dict(network.named_parameters())
+    x, y = torch.cat([*seen.x, *seen.u]), seen.y
+    z, logits = functional_call(network, theta, (x,))
+    loss = sum(made.losses(z, logits, y, attach).values())
+    slopes = torch.autograd.grad(loss, [*theta.values()], create_graph=True)
+    ahead = {n: p - made.settings.alpha * g for (n, p), g in zip(theta.items(), slopes, strict=True)}
+    _, logits = functional_call(network, ahead, (x,))
+    outer = F.cross_entropy(logits[: len(y)], y)
+    return [*torch.autograd.grad(outer, [*similarity.parameters()])]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-9)])
+@pytest.mark.parametrize("attach", ["lookahead", "both", "neither"])
+def test_equals_double_backward(dtype: torch.dtype, tolerance: float, attach: str) -> None:
+    made, seen = phase(dtype, attach=attach), batch(dtype)
+    expected = by_double_backward(made, seen, attach != "neither")
+    made.step(seen, 0.0)
+    for w, g in zip(made.similarity.parameters(), expected, strict=True):
+        assert w.grad is not None
+        scale = torch.stack([e.norm() for e in expected]).norm()
+        assert float((w.grad - g).norm() / scale) < tolerance
+        assert float(scale) > 0
+
+
+def test_theta_first_equals_double_backward_at_the_real_step() -> None:
+    """With plain SGD as the real step, the paper's order is the look-ahead made real."""
+    made, seen = phase(torch.float64, order="theta-first", attach="both"), batch(torch.float64)
+    expected = by_double_backward(made, seen, attach=True)
+    losses = made.step(seen, 0.0)
+    sgd = torch.optim.SGD(made.network.parameters(), lr=made.settings.alpha)
+    sgd.zero_grad()
+    sum(losses.values()).backward()
+    sgd.step()
+    made.after_step(seen, 0.0)
+    scale = torch.stack([e.norm() for e in expected]).norm()
+    for w, g in zip(made.similarity.parameters(), expected, strict=True):
+        assert float((w.grad - g).norm() / scale) < 1e-9
+
+
+def test_equals_finite_differences() -> None:
+    """On a network of a few parameters, by moving each ω a little."""
+    torch.manual_seed(2)
+    d, alpha, eps = 3, 0.1, 1e-5
+    net = nn.Linear(4, d).double()
+    head = torch.randn(d, 2, dtype=torch.float64)
+    similarity = PairSimilarity(d, hidden=5).double()
+    x, y = torch.randn(6, 4, dtype=torch.float64), torch.tensor([0, 1, 0, 1, 1, 0])
+
+    def outputs(theta):
+        z = torch.tanh(functional_call(net, dict(theta), (x,)))
+        return z, (z @ head).softmax(dim=1)
+
+    def inner(z, p):
+        return pair_loss(p, similarity(z))
+
+    def ahead():
+        theta = dict(net.named_parameters())
+        slopes = torch.autograd.grad(inner(*outputs(theta)), [*theta.values()])
+        return {n: (p - alpha * g).detach() for (n, p), g in zip(theta.items(), slopes, strict=True)}
+
+    def outer(theta):
+        return F.nll_loss(outputs(theta)[1].log(), y)
+
+    at = {n: p.requires_grad_() for n, p in ahead().items()}
+    v = dict(zip(at, torch.autograd.grad(outer(at), [*at.values()]), strict=True))
+    theta, omega = dict(net.named_parameters()), [*similarity.parameters()]
+    exact = hypergradient(outputs, inner, theta, v, omega, alpha)
+    for w, g in zip(omega, exact, strict=True):
+        for i in range(w.numel()):
+            flat = w.data.view(-1)
+            old = float(flat[i])
+            flat[i] = old + eps
+            up = outer(ahead()).item()
+            flat[i] = old - eps
+            down = outer(ahead()).item()
+            flat[i] = old
+            assert float(g.view(-1)[i]) == pytest.approx((up - down) / (2 * eps), abs=1e-9, rel=1e-4)
+
+
+@pytest.mark.parametrize("order", ["omega-first", "theta-first"])
+def test_batchnorm_statistics_move_once_a_step(order: str) -> None:
+    made, seen = phase(torch.float32, order=order), batch(torch.float32)
+    plain = copy.deepcopy(made.network)
+    plain(torch.cat([*seen.x, *seen.u]))
+    made.step(seen, 0.0)
+    made.after_step(seen, 0.0)
+    for name, buffer in made.network.named_buffers():
+        assert torch.equal(buffer, plain.get_buffer(name)), name
+        if name.endswith("num_batches_tracked"):
+            assert int(buffer) == 1
+
+
+def test_similarity_splits_its_first_layer() -> None:
+    """Against the plain form: every pair concatenated."""
+    torch.manual_seed(0)
+    net, z = PairSimilarity(5, hidden=7).requires_grad_(False), torch.randn(4, 5)
+    for i in range(4):
+        for j in range(4):
+            pair = torch.cat([z[i], z[j]])
+            expected = torch.sigmoid(net.out(torch.relu(net.hidden(pair))))
+            assert float(net(z)[i, j]) == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_detached_features_get_no_gradient_through_the_similarity_net() -> None:
+    made, seen = phase(torch.float64), batch(torch.float64)
+    z, logits = made.network(torch.cat([*seen.x, *seen.u]))
+    p = logits[:13].softmax(dim=1).detach()
+    attached = made.pair(z[:13], p, seen.y, attach=True)
+    assert float(torch.autograd.grad(attached, z, retain_graph=True)[0].norm()) > 0
+    detached = made.pair(z[:13], p, seen.y, attach=False)
+    assert torch.autograd.grad(detached, z, allow_unused=True)[0] is None
