@@ -112,8 +112,8 @@ PRESETS: dict[str, Preset] = {
     "fast": Preset(
         backbone="small",
         discover=Discover(
-            length=Length(epochs=8, images=80_000),
-            batch=200,
+            length=Length(epochs=8, images=45_000),
+            batch=100,
             composition="proportional",
             lr=2e-3,
             schedule="decay",
@@ -122,8 +122,8 @@ PRESETS: dict[str, Preset] = {
             every=4,
         ),
         closed_world=ClosedWorld(
-            length=Length(epochs=8, images=80_000),
-            batch=100,
+            length=Length(epochs=8, images=45_000),
+            batch=64,
             lr=2e-3,
             schedule="decay",
             refreshes=10,

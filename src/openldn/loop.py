@@ -96,14 +96,13 @@ def train(
 
     Losses are read from the device, and checked to be finite, every `read_every` steps and before every save.
     """
-    name = f"{number + 1}-{phase.name}"
+    name = f"{number}-{phase.name}"
     step, seconds = 0, 0.0
     if saved := run.load_state(name):
         phase.load_state_dict(saved["phase"])
         step, seconds = saved["step"], saved["seconds"]
-        run.cut_log(saved["log_length"])
     else:
-        torch.manual_seed(_seed(seed, number))
+        torch.manual_seed(mixed_seed(seed, number))
         phase.begin(previous)
     last_good = step
 
@@ -127,7 +126,7 @@ def train(
                 device=device,
             )
         progress = step / phase.steps
-        torch.manual_seed(_seed(seed, number, step))
+        torch.manual_seed(mixed_seed(seed, number, step))
         batch = batches[i]
 
         for group in phase.optimiser.param_groups:
@@ -162,7 +161,6 @@ def train(
                 {
                     "step": step,
                     "seconds": seconds + time.monotonic() - started,
-                    "log_length": run.log_length,
                     "phase": phase.state_dict(),
                 },
             )
@@ -209,6 +207,6 @@ class Readings:
         return dict(zip(self._names, values.mean(dim=0).tolist(), strict=True))
 
 
-def _seed(*numbers: int) -> int:
+def mixed_seed(*numbers: int) -> int:
     """A well-mixed 63-bit seed."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -50,11 +50,11 @@ def nearest_pairs(z: Tensor, y: Tensor) -> Tensor:
     A labelled row's partner is the most similar other row of its class, or itself if it is the only
     one; an unlabelled row's partner is its nearest neighbour among all others.  (n, d), (l,) -> (n,)
     """
-    similarity = cosine(z.detach()).fill_diagonal_(-1.0)
+    similarity = cosine(z.detach()).fill_diagonal_(-2.0)  # itself: less than any cosine, but allowed
     same = torch.ones_like(similarity, dtype=torch.bool)
     same[: len(y)] = False
     same[: len(y), : len(y)] = y[:, None] == y[None, :]
-    return similarity.masked_fill(~same, -2.0).argmax(dim=1)
+    return similarity.masked_fill(~same, -3.0).argmax(dim=1)
 
 
 def sharpen(p: Tensor, temperature: float) -> Tensor:

@@ -121,6 +121,7 @@ def go_on(
             "bring them back as they were, or train anew"
         )
     settings = Settings.from_json(run.config["settings"])
+    run.cut_log()
     on, watch = device.pick(run.config["options"]["device"]), watcher(quiet)
     save_every = run.config["options"]["save_every"]
     with torch.random.fork_rng():  # whoever calls keeps their random numbers
@@ -157,8 +158,8 @@ def _train_phases(
 ) -> nn.Module:
     """The phases of a system one after the other; gives the last one's model."""
     previous: nn.Module | None = None
-    for number, build in enumerate(system.phases):
-        torch.manual_seed(settings.seed + number)
+    for number, build in enumerate(system.phases, start=1):
+        torch.manual_seed(loop.mixed_seed(settings.seed, number))
         network = new_network(problem, backbone, system.n_outputs(problem), on)
         phase = build(problem, network, settings)
         loop.train(
@@ -193,13 +194,13 @@ def _count(
         length = settings.discover.length
         half = Length(epochs=length.epochs / 2, images=length.images // 2)
         scout_settings = replace(settings, discover=replace(settings.discover, length=half))
-        torch.manual_seed(settings.seed)
+        torch.manual_seed(loop.mixed_seed(settings.seed, 0))
         network = new_network(guess, backbone, guess.n_classes, on)
         phase = discover(guess, network, scout_settings)
         loop.train(
             phase,
             run,
-            number=-1,
+            number=0,
             seed=settings.seed,
             device=on,
             previous=None,
@@ -249,7 +250,7 @@ def _finish(run: Run, model: Model, problem: Problem, truth: Truth | None) -> No
     rows = problem.unlabelled
     names = [problem.names[i] for i in rows.tolist()]
     write_predictions(run.path / "predictions.csv", model, names, problem.images[rows])
-    if truth is not None and not any(line.get("phase") == "final" for line in run.metrics()):
+    if truth is not None:
         run.log({"phase": "final", **_score(model, truth)})
     model.save(run.path)
 

@@ -91,16 +91,17 @@ class Run:
         file = self.path / "metrics.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
+    def cut_log(self) -> None:
+        """Drops what was logged after the last checkpoint: it will be logged again."""
+        files = (self.path / "checkpoints").glob("*.safetensors")
+        length = max((int(read_tensors(file)[1]["log_length"]) for file in files), default=0)
+        if self._log_length > length:
+            os.truncate(self.path / "metrics.jsonl", length)
+
     @property
-    def log_length(self) -> int:
-        """Bytes in `metrics.jsonl`."""
+    def _log_length(self) -> int:
         file = self.path / "metrics.jsonl"
         return file.stat().st_size if file.exists() else 0
-
-    def cut_log(self, length: int) -> None:
-        """Drops what was logged after that length: it will be logged again."""
-        if self.log_length > length:
-            os.truncate(self.path / "metrics.jsonl", length)
 
     # ------------------------------------------------------------------------------- checkpoints
 
@@ -112,7 +113,7 @@ class Run:
         """A tree of dictionaries, lists, tensors, numbers and strings, as one file."""
         tensors: dict[str, Tensor] = {}
         tree = json.dumps(_pack(state, tensors))
-        write_tensors(self.checkpoint(name), tensors, {"tree": tree})
+        write_tensors(self.checkpoint(name), tensors, {"tree": tree, "log_length": str(self._log_length)})
 
     def load_state(self, name: str) -> dict[str, Any] | None:
         """What `save_state` was given, or None if nothing is there."""

@@ -13,6 +13,8 @@ from openldn.errors import UserError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 SIZES = (32, 64, 96, 128, 224)
+SMALLEST, LARGEST = 8, 1024  # pixels that images may be brought to
+GREY = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes without colour
 MAX_PIXELS = 100_000_000  # what a photograph may have; more is taken for a decompression bomb
 
 
@@ -27,22 +29,32 @@ def find(folder: Path) -> list[Path]:
     )
 
 
-def choose_size(paths: Sequence[Path], sample: int = 200) -> tuple[int, int]:
-    """Pixels and channels that suit the images: looks at the headers of some of them.
+def choose_size(paths: Sequence[Path]) -> tuple[int, int]:
+    """Pixels and channels that suit the images, from their headers.
 
     Small square images that are all alike (8 to 64 pixels) stay as they are; others are brought to the
-    usual size nearest to the median of their shorter sides. Grey only if all looked at are grey.
+    usual size nearest to the median of their shorter sides. Grey only if all are grey.
     """
     shapes, grey = [], True
-    for path in paths[:: max(1, len(paths) // sample)]:
+    for path in paths:
         with _opened(path) as image:
             shapes.append(image.size)
-            grey &= image.mode in ("1", "L", "I;16", "I")
+            grey &= image.mode in GREY
     channels = 1 if grey else 3
-    if len(set(shapes)) == 1 and shapes[0][0] == shapes[0][1] and 8 <= shapes[0][0] <= 64:
+    if len(set(shapes)) == 1 and shapes[0][0] == shapes[0][1] and SMALLEST <= shapes[0][0] <= 64:
         return shapes[0][0], channels
     shorter = float(np.median([min(shape) for shape in shapes]))
     return min(SIZES, key=lambda size: abs(size - shorter)), channels
+
+
+def check_size(size: int) -> int:
+    """Itself, if images can be brought to so many pixels."""
+    if not SMALLEST <= size <= LARGEST:
+        raise UserError(
+            f"images cannot be brought to {size} pixels; "
+            f"give --size from {SMALLEST} to {LARGEST}, or leave it out"
+        )
+    return size
 
 
 def read(paths: Sequence[Path], size: int, channels: int) -> Tensor:
@@ -57,33 +69,48 @@ def read_one(path: Path, size: int, channels: int) -> Tensor:
     """One image as uint8 (c, size, size)."""
     with _opened(path) as image:
         try:
-            image = ImageOps.exif_transpose(image).convert("L" if channels == 1 else "RGB")
-        except (OSError, SyntaxError, ValueError) as e:
-            raise UserError(f"{path} cannot be read ({e}); repair it or take it away") from None
-        image = (
-            ImageOps.fit(image, (size, size), Image.Resampling.BICUBIC)
-            if image.size
-            != (
-                size,
-                size,
-            )
-            else image
-        )
-        pixels = np.array(image, np.uint8)
-    return torch.from_numpy(pixels).view(size, size, channels).permute(2, 0, 1)
+            plain = _plain(ImageOps.exif_transpose(image), "L" if channels == 1 else "RGB")
+        except Exception as e:  # a damaged file can make a decoder raise anything
+            raise _unreadable(path, e) from None
+    if plain.size != (size, size):
+        plain = ImageOps.fit(plain, (size, size), Image.Resampling.BICUBIC)
+    return torch.from_numpy(np.array(plain, np.uint8)).view(size, size, channels).permute(2, 0, 1)
+
+
+def _plain(image: Image.Image, mode: str) -> Image.Image:
+    """8 bits a channel; 16 bits are scaled, and what is transparent lies over white."""
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers: save it with 8 bits")
+    if image.mode.startswith("I"):  # Pillow would clip these
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() > 65535:
+            raise ValueError("its pixels have more than 16 bits: save it with 8")
+        image = Image.fromarray(np.round(values / 257).astype(np.uint8))
+    elif image.has_transparency_data:
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image.convert("RGBA"))
+    return image.convert(mode)
 
 
 def _opened(path: Path) -> Image.Image:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"the name of {str(path)!r} is not UTF-8; rename it") from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(path)
     except FileNotFoundError:
         raise UserError(f"there is no image {path}; check the path") from None
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as e:
-        reason = "not an image" if isinstance(e, UnidentifiedImageError) else str(e)
-        raise UserError(f"{path} cannot be read ({reason}); repair it or take it away") from None
+    except Exception as e:
+        raise _unreadable(path, e) from None
     if image.width * image.height > MAX_PIXELS:
         image.close()
         raise UserError(f"{path} has {image.width} x {image.height} pixels, too many to be read; shrink it")
     return image
+
+
+def _unreadable(path: Path, e: Exception) -> UserError:
+    reason = "not an image" if isinstance(e, UnidentifiedImageError) else getattr(e, "strerror", None) or e
+    return UserError(f"{path} cannot be read ({reason}); repair it or take it away")

@@ -154,7 +154,8 @@ class LabelledSet:
         given = np.full(len(self.labels), UNLABELLED, np.int64)
         for k in range(n_known):
             rows = rng.permutation(np.flatnonzero(self.labels == k))
-            given[rows[: int(np.ceil(labelled * len(rows)))]] = k
+            share = round(labelled * len(rows), 9)  # 0.07 * 100 is a little more than 7
+            given[rows[: int(np.ceil(share))]] = k
         problem = Problem(
             images=self.images,
             labels=torch.from_numpy(given),

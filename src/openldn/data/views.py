@@ -91,12 +91,13 @@ def identity(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
 
 def autocontrast(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
     """Each channel stretched to the full range."""
-    x = images.flatten(2).float()
-    low, high = x.amin(2, keepdim=True), x.amax(2, keepdim=True)
     # In double precision, as Pillow's table is, so that both round the same way.
-    scale = 255.0 / (high - low).double().clamp_min(1)
-    stretched = (x.double() * scale - low.double() * scale).floor().clamp(0, 255)
-    return torch.where(high > low, stretched, x.double()).to(torch.uint8).view_as(images)
+    x = images.flatten(2).double()
+    low, high = x.amin(2, keepdim=True), x.amax(2, keepdim=True)
+    # A true division: torch takes `255 / x` for 255 times the rounded 1 / x.
+    scale = torch.full_like(low, 255) / (high - low).clamp_min(1)
+    stretched = (x * scale - low * scale).floor().clamp(0, 255)
+    return torch.where(high > low, stretched, x).to(torch.uint8).view_as(images)
 
 
 def equalize(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
@@ -169,13 +170,13 @@ def shear_y(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
 
 
 def translate_x(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    """Moved sideways by 3 to 27 % of the width."""
-    return _affine(images, c=0.03 * level.double() * sign * images.shape[3])
+    """Moved sideways by 3 to 27 % of the width, in whole pixels."""
+    return _affine(images, c=(level.double() * 0.3 / 10 * images.shape[3]).floor() * sign)
 
 
 def translate_y(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    """Moved up or down by 3 to 27 % of the height."""
-    return _affine(images, f=0.03 * level.double() * sign * images.shape[2])
+    """Moved up or down by 3 to 27 % of the height, in whole pixels."""
+    return _affine(images, f=(level.double() * 0.3 / 10 * images.shape[2]).floor() * sign)
 
 
 OPS: tuple[Op, ...] = (
@@ -222,11 +223,16 @@ def _affine(
 ) -> Tensor:
     """Pixel (x, y) shows what was at (a x + b y + c, d x + e y + f), or black outside; factors are (n,)."""
     n, channels, h, w = images.shape
-    a, b, c, d, e, f = (k[:, None, None] if isinstance(k, Tensor) else k for k in (a, b, c, d, e, f))
-    x = torch.arange(w, device=images.device).double() + 0.5  # pixel centres
-    y = torch.arange(h, device=images.device).double()[:, None] + 0.5
-    column = (a * x + b * y + c).floor().long().expand(n, h, w)
-    row = (d * x + e * y + f).floor().long().expand(n, h, w)
+    x = torch.arange(w, device=images.device)
+    y = torch.arange(h, device=images.device)[:, None]
+
+    def fixed(factor: Tensor | float) -> Tensor:  # Pillow's: 16 bits after the point
+        factor = torch.as_tensor(factor, dtype=torch.float64, device=images.device)
+        return (factor * 65536 + 0.5).floor().long().expand(n)[:, None, None]
+
+    # c and f as seen from the centre of pixel (0, 0)
+    column = (fixed(a) * x + fixed(b) * y + fixed(c + a * 0.5 + b * 0.5)) >> 16  # (n, h, w)
+    row = (fixed(d) * x + fixed(e) * y + fixed(f + d * 0.5 + e * 0.5)) >> 16
     inside = (column >= 0) & (column < w) & (row >= 0) & (row < h)
     source = (row.clamp(0, h - 1) * w + column.clamp(0, w - 1)).view(n, 1, h * w)
     moved = images.flatten(2).gather(2, source.expand(n, channels, h * w)).view_as(images)

@@ -4,6 +4,7 @@ The most confident images of each discovered class join the labelled set, a netw
 classes with an ordinary semi-supervised method, and its moving average chooses pseudo-labels as it learns.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -47,7 +48,7 @@ class ClosedWorld:
         self.n_labelled = self.n_unlabelled = settings.batch
         _, self.steps = steps_for(settings.length, len(problem.unlabelled), settings.batch)
         # An epoch ends where pseudo-labels are made anew.
-        self.epoch = max(1, round(self.steps / (settings.refreshes + 1)))
+        self.epoch = math.ceil(self.steps / (settings.refreshes + 1))
         self.average = MovingAverage(network, min(settings.ema_steps, settings.ema_share * self.steps))
         # As many pseudo-labels per novel class as there are labels per known one.
         self.per_class = max(1, len(problem.labelled) // problem.n_known)
@@ -85,9 +86,19 @@ class ClosedWorld:
         torch._foreach_mul_([*self.network.parameters()], shrink)
 
     def after_epoch(self, progress: float) -> None:
-        """New pseudo-labels, but for the end."""
-        if self.settings.refreshes and progress < 1:
+        """New pseudo-labels, unless it is the end, or too early: see `ready`."""
+        if self.settings.refreshes and progress < 1 and self.ready():
             self.choose(self.model)
+
+    def ready(self) -> bool:
+        """Whether the averaged network knows most of the labels it was given.
+
+        One that has not learned them yet would call all images by a few names, and classes left without
+        a pseudo-label do not come back. In a run of the paper's length it always has.
+        """
+        rows = self.problem.labelled
+        predicted = infer(self.model, self.problem.images[rows]).logits.argmax(dim=1)
+        return bool((predicted == self.problem.labels[rows]).float().mean() >= 0.5)
 
     def figures(self) -> dict[str, float]:
         """How many images carry a pseudo-label."""

@@ -87,7 +87,8 @@ class Discover:
         z = z if attach else z.detach()
         match self.settings.target:
             case "learned":
-                s = self.similarity(z)
+                with torch.set_grad_enabled(attach):  # a target, unless features are to feel it
+                    s = self.similarity(z)
             case "soft-cosine":
                 s = cosine(z).clamp(0, 1)
             case "hard-cosine":

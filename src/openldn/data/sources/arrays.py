@@ -27,11 +27,15 @@ def read_images(
     X: Any, *, size: int | None = None, channels: int | None = None
 ) -> tuple[Tensor, tuple[str, ...]]:
     """uint8 (n, c, h, w) and names, from an array (n, h, w) or (n, h, w, 3) or a list of paths."""
-    if isinstance(X, Sequence) and len(X) and all(isinstance(x, str | PathLike) for x in X):
-        paths = [Path(x) for x in X]
+    if isinstance(X, str | PathLike):
+        raise UserError(f"{str(X)!r} is a single path; give a list of image paths")
+    if (paths := _paths(X)) is not None:
         chosen, found = images.choose_size(paths) if size is None or channels is None else (size, channels)
         return images.read(paths, size or chosen, channels or found), tuple(map(str, paths))
-    array = np.asarray(X)
+    try:
+        array = np.asarray(X)
+    except ValueError:
+        raise UserError("the images differ in size; bring them to one size, or give their paths") from None
     if array.size == 0:
         raise UserError("there are no images; give an array or a list with at least a few")
     if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] not in (1, 3)):
@@ -52,10 +56,11 @@ def read_images(
     pixels = torch.from_numpy(array.reshape(n, h, w, -1).copy()).permute(0, 3, 1, 2).contiguous()
     if channels is not None and pixels.shape[1] != channels:
         raise UserError(
-            f"the model was trained on {_kind(channels)} images; these are {_kind(pixels.shape[1])}"
+            f"the model was trained on {_kind(channels)} images, but these are {_kind(pixels.shape[1])}; "
+            "convert them"
         )
     if size is not None and h != size:
-        raise UserError(f"the model was trained on images of {size} pixels; these have {h}: resize them")
+        raise UserError(f"the model was trained on images of {size} pixels, but these have {h}; resize them")
     return pixels, tuple(map(str, range(n)))
 
 
@@ -65,18 +70,27 @@ def read_labels(y: Any) -> tuple[Tensor, tuple[str | int, ...]]:
     if array.ndim != 1:
         raise UserError(f"labels of shape {array.shape} cannot be used; give one label an image")
     labels = [label.item() if isinstance(label, np.generic) else label for label in array.tolist()]
-    kinds = {type(label) for label in labels if label is not None}
-    if kinds <= {str}:
+    kinds = {type(label) for label in labels}
+    if kinds <= {str, type(None)}:
         return encode(labels)
-    if kinds == {int} and None not in labels:
+    if kinds == {int}:
         below = [label for label in labels if label < UNLABELLED]
         if below:
             raise UserError(f"the label {below[0]} is negative; classes start at 0, and -1 is unlabelled")
         return encode(labels)
     raise UserError(
         "labels must be all integers (-1 is unlabelled) or all strings ('' or None is unlabelled); "
-        f"these are of type {', '.join(sorted(kind.__name__ for kind in kinds))}"
+        f"these are of type {' and '.join(sorted(kind.__name__ for kind in kinds))}"
     )
+
+
+def _paths(X: Any) -> list[Path] | None:
+    """The paths in a list or a one-dimensional array of them, or None if it holds something else."""
+    if isinstance(X, np.ndarray) and X.ndim == 1:
+        X = X.tolist()
+    if isinstance(X, Sequence) and len(X) and all(isinstance(x, str | PathLike) for x in X):
+        return [Path(x) for x in X]
+    return None
 
 
 def _kind(channels: int) -> str:

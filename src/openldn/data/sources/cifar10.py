@@ -43,9 +43,21 @@ def _records(folder: Path, names: tuple[str, ...]) -> NDArray[np.uint8]:
         except FileNotFoundError:
             raise UserError(
                 f"CIFAR-10 is not at {folder / FOLDER} ({name} is missing); unpack "
-                "cifar-10-binary.tar.gz there, or say where it is with --data-dir"
+                f"cifar-10-binary.tar.gz in {folder}, or say where it is with --data-dir"
             ) from None
-        if len(data) == 0 or len(data) % RECORD or (data[::RECORD] >= 10).any():
-            raise UserError(f"{path} is not a whole CIFAR-10 file; unpack cifar-10-binary.tar.gz again")
+        except OSError as e:
+            raise UserError(
+                f"{path} cannot be read ({e.strerror}); unpack cifar-10-binary.tar.gz again"
+            ) from None
+        if len(data) == 0 or len(data) % RECORD:
+            raise UserError(
+                f"{path} is cut off ({len(data)} bytes, but a record has {RECORD}); "
+                "unpack cifar-10-binary.tar.gz again"
+            )
+        if (highest := data[::RECORD].max()) >= len(CLASSES):
+            raise UserError(
+                f"{path} holds the label {highest}, but CIFAR-10 ends at {len(CLASSES) - 1}; "
+                "unpack cifar-10-binary.tar.gz again"
+            )
         parts.append(data.reshape(-1, RECORD))
     return np.concatenate(parts)

@@ -16,6 +16,8 @@ def read(
     """`folder`/<class>/* are labelled and `folder`/unlabelled/* not; or `labels` says which are."""
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; give a folder of images or a data set's name")
+    if size is not None:
+        images.check_size(size)
     paths = images.find(folder)
     if not paths:
         raise UserError(
@@ -25,7 +27,7 @@ def read(
     given = _from_folders(folder, names) if labels is None else from_csv(labels, names)
     ids, classes = encode(given)
     chosen, channels = images.choose_size(paths)
-    pixels = images.read(paths, size or chosen, channels)
+    pixels = images.read(paths, chosen if size is None else size, channels)
     return Problem(pixels, ids, tuple(names), classes, n_novel, flip)
 
 
@@ -68,14 +70,23 @@ def read_labels(path: Path) -> dict[str, str]:
             reader.fieldnames = columns
             given: dict[str, str] = {}
             for row in reader:
+                if any(row.get(None) or ()):
+                    raise UserError(
+                        f"line {reader.line_num} of {path} has more fields than its first line; "
+                        "put names with commas between double quotes"
+                    )
                 image, label = (row["image"] or "").strip(), (row["label"] or "").strip()
                 image = image.removeprefix("./")
+                if not image and not label:  # a spreadsheet's empty row
+                    continue
                 if given.setdefault(image, label) != label:
                     raise UserError(
                         f"{path} says of {image!r} once {given[image]!r} and once {label!r}; keep one"
                     )
     except FileNotFoundError:
         raise UserError(f"there is no label file {path}; check the path") from None
+    except OSError as e:
+        raise UserError(f"{path} cannot be read ({e.strerror}); give a CSV file of image,label") from None
     except (UnicodeDecodeError, csv.Error) as e:
         raise UserError(f"{path} is not a readable CSV file ({e}); save it as UTF-8 CSV") from None
     return given

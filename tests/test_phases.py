@@ -1,0 +1,322 @@
+"""What every system must keep to, whatever its method."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import toy
+from openldn import loop, pipeline
+from openldn.config import Options, decide
+from openldn.data.batches import Batches
+from openldn.data.problem import Problem, Truth
+from openldn.errors import Diverged, OpenLDNWarning
+from openldn.model import Model, new_network
+from openldn.phases.closed_world import ClosedWorld
+from openldn.phases.discover import Discover
+from openldn.progress import Silent
+from openldn.recipes import RECIPES
+from openldn.run import Run, read_tensors
+
+# Runs of a few epochs find nothing novel yet, and say so.
+pytestmark = pytest.mark.filterwarnings("ignore::openldn.errors.OpenLDNWarning")
+CPU = torch.device("cpu")
+EVERY = pytest.mark.parametrize("method", RECIPES)
+
+
+def split(seed: int = 0) -> tuple[Problem, Truth]:
+    return toy.labelled_set().split(known=0.5, labelled=0.5, seed=seed)
+
+
+def train(out: Path, problem: Problem, truth: Truth | None = None, **choices: Any) -> Run:
+    options = Options(**{"epochs": 4, "novel": problem.n_novel, "device": "cpu", **choices})
+    return pipeline.start(
+        problem, truth, options, {"kind": "arrays"}, out, backbone=toy.backbone(), quiet=True
+    )
+
+
+def weights(run: Run) -> dict[str, torch.Tensor]:
+    return read_tensors(run.path / "model.safetensors")[0]
+
+
+def equal(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def phases(method: str, problem: Problem, **choices: Any) -> list[loop.Phase]:
+    settings = decide(Options(**{"method": method, "epochs": 4, **choices}))
+    recipe = RECIPES[method]
+    torch.manual_seed(0)
+    return [
+        build(problem, new_network(problem, toy.backbone(), recipe.n_outputs(problem), CPU), settings)
+        for build in recipe.phases
+    ]
+
+
+def batch(phase: loop.Phase) -> Any:
+    torch.manual_seed(1)
+    return Batches(
+        phase.problem,
+        n_labelled=phase.n_labelled,
+        n_unlabelled=phase.n_unlabelled,
+        labelled_views=phase.labelled_views,
+        unlabelled_views=phase.unlabelled_views,
+        seed=(0,),
+        device=CPU,
+    )[0]
+
+
+@EVERY
+def test_same_seed_same_weights_whatever_is_hidden(method: str, tmp_path: Path) -> None:
+    """Two runs agree to the bit, though the truth they are judged by differs; another seed does not."""
+    problem, truth = split()
+    shuffled = replace(truth, labels=np.random.default_rng(0).permutation(truth.labels))
+    one = train(tmp_path / "one", problem, truth, method=method)
+    two = train(tmp_path / "two", problem, shuffled, method=method)
+    other = train(tmp_path / "other", problem, method=method, seed=1)
+    assert equal(weights(one), weights(two))
+    assert not equal(weights(one), weights(other))
+
+
+class Cut(Silent):
+    """Stops a run at a step, as a crash would."""
+
+    class Crash(Exception):
+        pass
+
+    def __init__(self, phase: str, step: int):
+        self.at, self.step = phase, step
+
+    def started(self, phase: str, step: int, steps: int) -> None:
+        self.phase = phase
+
+    def stepped(self, step: int, losses: Mapping[str, float]) -> None:
+        if self.phase == self.at and step >= self.step:
+            raise self.Crash
+
+
+@EVERY
+def test_resumed_equals_uninterrupted(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, truth = split()
+    whole = train(tmp_path / "whole", problem, truth, method=method)
+    for number, phase in enumerate(phases(method, problem)):
+        out = tmp_path / f"cut-{number}"
+        with monkeypatch.context() as m:
+            m.setattr(pipeline, "watcher", lambda quiet, at=phase: Cut(at.name, at.steps // 2))
+            with pytest.raises(Cut.Crash):
+                train(out, problem, truth, method=method, save_every=0.0)
+        resumed = pipeline.go_on(Run.open(out), problem, truth, backbone=toy.backbone(), quiet=True)
+        assert equal(weights(whole), weights(resumed))
+        assert (out / "predictions.csv").read_bytes() == (whole.path / "predictions.csv").read_bytes()
+
+        def figures(run: Run) -> list[dict[str, Any]]:
+            kept = [line for line in run.metrics() if "protocols" in line]
+            return [{k: v for k, v in line.items() if k != "seconds"} for line in kept]
+
+        assert figures(whole) == figures(resumed)
+
+
+@EVERY
+def test_state_survives_the_round_trip(method: str, tmp_path: Path) -> None:
+    problem, _ = split()
+    run = Run.create(tmp_path / "run", {}, {})
+    for phase, fresh in zip(phases(method, problem), phases(method, problem, seed=5), strict=True):
+        for progress in (0.0, 0.5):
+            seen = batch(phase)
+            losses = phase.step(seen, progress)
+            phase.optimiser.zero_grad()
+            torch.stack([*losses.values()]).sum().backward()
+            phase.optimiser.step()
+            phase.after_step(seen, progress)
+        if isinstance(phase, ClosedWorld):
+            with pytest.warns(OpenLDNWarning):
+                phase.choose(phase.model)
+        run.save_state("state", phase.state_dict())
+        loaded = run.load_state("state")
+        assert loaded is not None
+        fresh.load_state_dict(loaded)
+        run.save_state("again", fresh.state_dict())
+        one, two = (read_tensors(run.checkpoint(name)) for name in ("state", "again"))
+        assert equal(one[0], two[0])
+        assert one[1] == two[1]
+        assert torch.equal(phase.problem.labels, fresh.problem.labels)
+
+
+@pytest.mark.parametrize("method", [m for m in RECIPES if m != "supervised"])
+def test_unlabelled_images_move_the_network(method: str) -> None:
+    """Each term that is about unlabelled images has a gradient."""
+    problem, _ = split()
+    for phase in phases(method, problem):
+        phase.settings = replace(phase.settings, **({"tau": 0.0} if isinstance(phase, Discover) else {}))  # type: ignore[attr-defined]
+        if isinstance(phase, ClosedWorld) and hasattr(phase.method, "threshold"):
+            phase.method = replace(phase.method, threshold=0.0)  # type: ignore[type-var]
+        if isinstance(phase, ClosedWorld):  # a teacher that has not drifted away teaches nothing
+            with torch.no_grad():
+                phase.average.network.head.weight.add_(0.1 * torch.randn(phase.network.head.weight.shape))
+        losses = phase.step(batch(phase), 0.5)
+        for name in {"pseudo", "pair", "entropy", "unlabelled"} & losses.keys():
+            phase.optimiser.zero_grad()
+            losses[name].backward(retain_graph=True)
+            squares = [p.grad.square().sum() for p in phase.network.parameters() if p.grad is not None]  # type: ignore[attr-defined]
+            assert float(torch.stack(squares).sum()) > 0, name
+
+
+@pytest.mark.parametrize("method", [m for m in RECIPES if m.startswith("openldn")])
+def test_solves_a_small_open_world(method: str, tmp_path: Path) -> None:
+    problem, truth = split()
+    epochs = 140 if method == "openldn" else 280
+    run = train(tmp_path / "run", problem, truth, method=method, epochs=epochs)
+    scores = run.metrics()[-1]["protocols"]["openldn"]
+    assert scores["known"] > 90
+    assert scores["novel"] > 60  # chance is 33
+    prediction = Model.load(run.path, toy.backbone()).predict(problem.images)
+    assert prediction.p.shape == (len(problem.images), problem.n_classes)
+    torch.testing.assert_close(prediction.p.sum(dim=1), torch.ones(len(problem.images)))
+    assert prediction.p.min() >= 0
+
+
+@pytest.mark.parametrize("target", ["soft-cosine", "hard-cosine", "nearest"])
+def test_other_similarity_targets_run(target: str, tmp_path: Path) -> None:
+    problem, truth = split()
+    run = train(tmp_path / "run", problem, truth, method="openldn", target=target)
+    logged = [line for line in run.metrics() if "pair" in line]
+    assert all(np.isfinite(line["pair"]) for line in logged)
+    assert all("omega_gradient" not in line for line in logged)
+
+
+@pytest.mark.parametrize("choices", [{"pair": False}, {"entropy": False}, {"order": "theta-first"}])
+@pytest.mark.parametrize("attach", ["both", "neither"])
+def test_switches_change_the_run(choices: dict[str, Any], attach: str, tmp_path: Path) -> None:
+    problem, _ = split()
+    run = train(tmp_path / "run", problem, method="openldn", attach=attach, **choices)
+    line = run.metrics()[-1]
+    assert ("pair" in line) is choices.get("pair", True)
+    assert ("entropy" in line) is choices.get("entropy", True)
+    assert ("omega_gradient" in line) is choices.get("pair", True)
+
+
+def test_a_collapsed_similarity_net_is_visible() -> None:
+    problem, _ = split()
+    (phase,) = phases("openldn", problem)
+    assert isinstance(phase, Discover)
+    with torch.no_grad():
+        for w in phase.similarity.parameters():
+            w.zero_()
+    phase.step(batch(phase), 0.5 / phase.steps)  # not a step at which Ω is updated
+    figures = phase.figures()
+    assert figures["similarity_spread"] < 1e-6
+    assert figures["similarity_auc"] == 0.5
+
+
+def test_refreshes_follow_the_budget(tmp_path: Path) -> None:
+    problem, _ = split()
+    calls: list[float] = []
+
+    def count(refreshes: int) -> int:
+        calls.clear()
+        _, phase = phases("openldn-uda", problem, refreshes=refreshes, epochs=12)
+        assert isinstance(phase, ClosedWorld)
+        phase.choose = lambda model: calls.append(1.0)  # type: ignore[assignment, misc]
+        phase.ready = lambda: True  # type: ignore[method-assign]
+        run = Run.create(tmp_path / f"run-{refreshes}", {}, {})
+        loop.train(
+            phase,
+            run,
+            number=0,
+            seed=0,
+            device=CPU,
+            previous=None,
+            evaluate=None,
+            watcher=Silent(),
+        )
+        return len(calls)
+
+    assert count(0) == 0
+    assert count(1) == 1
+    assert count(2) == 2
+
+
+def test_pseudo_labels_are_balanced_and_given_ones_stay() -> None:
+    problem, _ = split()
+    _, phase = phases("openldn-uda", problem)
+    assert isinstance(phase, ClosedWorld)
+    c, n = problem.n_classes, len(problem.images)
+
+    class Says(torch.nn.Module):
+        """Image i is of class i mod C."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+            self.seen = 0
+
+        def forward(self, x: torch.Tensor) -> Any:
+            from openldn.nets.classifier import Outputs
+
+            ids = torch.arange(self.seen, self.seen + len(x)) % c
+            self.seen += len(x)
+            return Outputs(torch.zeros(len(x), 2), 10.0 * torch.nn.functional.one_hot(ids, c).float())
+
+    phase.begin(Says())
+    labels = phase.problem.labels
+    assert torch.equal(labels[problem.labelled], problem.labels[problem.labelled])
+    per_class = len(problem.labelled) // problem.n_known
+    new = labels[problem.unlabelled]
+    counts = [int((new == k).sum()) for k in range(c)]
+    assert counts[: problem.n_known] == [0] * problem.n_known
+    assert counts[problem.n_known :] == [min(per_class, len(problem.unlabelled) // c)] * problem.n_novel
+    assert len(labels) == n
+
+
+def test_nothing_novel_predicted_is_a_warning_not_a_crash(tmp_path: Path) -> None:
+    problem, _ = split()
+    _, phase = phases("openldn-uda", problem)
+    assert isinstance(phase, ClosedWorld)
+    with torch.no_grad():
+        phase.network.head.weight.zero_()
+        phase.network.head.bias.copy_(torch.tensor([9.0] + [0.0] * (problem.n_classes - 1)))
+    with pytest.warns(OpenLDNWarning, match="no image was predicted to be novel"):
+        phase.begin(phase.network)
+    losses = phase.step(batch(phase), 0.0)
+    assert all(torch.isfinite(loss) for loss in losses.values())
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step, the term and the last good checkpoint are named, and that checkpoint is still good."""
+    problem, _ = split()
+    original = Discover.step
+
+    def step(self: Discover, batch: Any, progress: float) -> Mapping[str, torch.Tensor]:
+        losses = dict(original(self, batch, progress))
+        if round(progress * self.steps) == 5:
+            losses["entropy"] = losses["entropy"] * float("nan")
+        return losses
+
+    monkeypatch.setattr(Discover, "step", step)
+    with pytest.raises(Diverged) as caught:
+        train(tmp_path / "run", problem, method="openldn", epochs=8, save_every=0.0)
+    message = str(caught.value)
+    assert "'entropy'" in message
+    assert "step 6 " in message
+    assert str(tmp_path / "run" / "checkpoints" / "1-discover.safetensors") in message
+    assert "(step 5)" in message
+    saved = Run.open(tmp_path / "run").load_state("1-discover")
+    assert saved is not None
+    assert saved["step"] == 5
+    assert all(torch.isfinite(v).all() for v in saved["phase"]["network"].values())
+
+
+def test_epochs_scale_everything() -> None:
+    problem, _ = split()
+    short, long = (phases("openldn-mixmatch", problem), phases("openldn-mixmatch", problem, refreshes=4))
+    for phase in (*short, *long):
+        assert phase.steps >= 1
+    for a, b in ((2, 4), (10, 20)):
+        few, many = (decide(Options(epochs=e)) for e in (a, b))
+        assert many.discover.length.epochs == 2 * few.discover.length.epochs
+        assert few.discover.length.epochs + few.closed_world.length.epochs == a
+    assert decide(Options(epochs=8, method="openldn")).discover.length.epochs == 8
