@@ -1,6 +1,7 @@
 """Backbones and their stems, the classifier, averages of networks, and BatchNorm's statistics."""
 
 import copy
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,6 +12,15 @@ from openldn.errors import UserError
 from openldn.nets.backbones import BACKBONES, Basic, Bottleneck, SmallNet, build
 from openldn.nets.classifier import Classifier, infer, pixel_statistics, statistics_frozen
 from openldn.nets.ema import MovingAverage
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Threads cost more than they give at these sizes, on a busy machine many times over."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def tiny(channels: int = 2, n_classes: int = 3, dropout: float = 0.0) -> Classifier:

@@ -13,18 +13,19 @@ from torch import Tensor, nn
 
 import openldn
 from openldn import count, device, loop, metrics
-from openldn.config import Length, Options, Settings, decide
+from openldn.config import PRESETS, Length, Options, Settings, decide
 from openldn.data import images as image_files
 from openldn.data import sources
 from openldn.data.problem import Problem, Truth
 from openldn.data.sources import folder
 from openldn.errors import UserError
 from openldn.model import Model, new_network
+from openldn.nets import backbones
 from openldn.nets.classifier import infer
 from openldn.predictors import PREDICTORS
 from openldn.progress import Silent, watcher
 from openldn.recipes import Recipe, discover, recipe
-from openldn.run import Run, read_json, write_csv, write_json
+from openldn.run import Run, read_json, read_tensors, write_csv, write_json
 
 PREDICTIONS = ("image", "label", "confidence", "kind")
 
@@ -45,6 +46,7 @@ def train(
     `labels` is a CSV file of `image,label`. `choices` are fields of `Options`: `train("digits", epochs=5)`.
     """
     options = replace(options or Options(), **choices)
+    _check(options)
     source = _source_record(data, labels, options)
     problem, truth = _read(source, options)
     path = Path(out) if out is not None else _free(Path("runs") / f"{Path(data).name}-{options.method}")
@@ -55,6 +57,7 @@ def resume(path: str | Path, *, quiet: bool = False) -> Run:
     """Goes on where a run stopped, whatever stopped it."""
     run = Run.open(path)
     if run.finished:
+        read_tensors(run.path / "model.safetensors")  # says so if it is damaged
         return run
     source, options = run.config["data"], Options(**run.config["options"])
     if source["kind"] == "arrays":
@@ -77,14 +80,9 @@ def start(
     quiet: bool = False,
 ) -> Run:
     """A new run at `path`, taken to its end."""
-    if options.seed < 0:
-        raise UserError(f"the seed {options.seed} is negative; give 0 or more")
-    if options.epochs is not None and not 0 < options.epochs < float("inf"):
-        raise UserError(f"{options.epochs} epochs cannot be made; give a number above 0")
+    _check(options)
     problem.check()
-    recipe(options.method)
     settings = decide(options)
-    device.pick(options.device)
     config = {
         "openldn": openldn.__version__,
         "torch": torch.__version__,
@@ -104,6 +102,20 @@ def start(
     }
     run = Run.create(path, config, _split_record(problem))
     return go_on(run, problem, truth, backbone=backbone, quiet=quiet)
+
+
+def _check(options: Options) -> None:
+    """An error if an option cannot be used, before anything is read or written."""
+    if options.seed < 0:
+        raise UserError(f"the seed {options.seed} is negative; give 0 or more")
+    if options.epochs is not None and not 0 < options.epochs < float("inf"):
+        raise UserError(f"{options.epochs} epochs cannot be made; give a number above 0")
+    if options.preset not in PRESETS:
+        raise UserError(f"there is no preset {options.preset!r}; choose one of {', '.join(PRESETS)}")
+    recipe(options.method)
+    if options.backbone is not None:
+        backbones.builder(options.backbone)
+    device.pick(options.device)
 
 
 def go_on(
@@ -268,6 +280,10 @@ def predict(run: Run, data: Path, out: Path) -> int:
         raise UserError(f"there are no images in {data}; give an image or a folder of images")
     if out.exists():
         raise UserError(f"{out} exists already and is not overwritten; choose another --out, or remove it")
+    if not out.parent.is_dir():
+        raise UserError(
+            f"there is no folder {out.parent} to write {out.name} in; make it, or choose another --out"
+        )
     pixels = image_files.read(paths, model.size, model.channels)
     names = [path.relative_to(data).as_posix() if data.is_dir() else str(path) for path in paths]
     write_predictions(out, model, names, pixels)
@@ -305,10 +321,16 @@ def evaluate(run: Run, truth: Path | None = None) -> dict[str, Any]:
 
 def _evaluate_csv(run: Run, truth: Path) -> dict[str, Any]:
     names = read_json(run.path / "classes.json", "the run is incomplete; go on with it: openldn resume RUN")
-    known = [str(name) for name in names["known"]]
-    ids = {name: i for i, name in enumerate([*known, *map(str, names["novel"])])}
-    with (run.path / "predictions.csv").open(newline="", encoding="utf-8") as f:
-        predicted = {row["image"]: ids[row["label"]] for row in csv.DictReader(f)}
+    file = run.path / "predictions.csv"
+    try:
+        known = [str(name) for name in names["known"]]
+        ids = {name: i for i, name in enumerate([*known, *map(str, names["novel"])])}
+        with file.open(newline="", encoding="utf-8") as f:
+            predicted = {row["image"]: ids[row["label"]] for row in csv.DictReader(f)}
+    except (OSError, KeyError, TypeError, UnicodeDecodeError):
+        raise UserError(
+            f"{file} is missing, or does not fit classes.json; train again, or take the run from a backup"
+        ) from None
     given = {image: label for image, label in folder.read_labels(truth).items() if label}
     strangers = [image for image in given if image not in predicted]
     if strangers or not given:
@@ -357,7 +379,7 @@ def _read(source: Mapping[str, Any], options: Options) -> tuple[Problem, Truth |
     problem = folder.read(
         Path(source["path"]),
         labels,
-        n_novel=int(novel or 1),
+        n_novel=int(novel),  # type: ignore[arg-type]  # a folder's is a number, or was automatic
         flip=options.flip is not False,
         size=options.size,
     )

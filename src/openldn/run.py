@@ -61,6 +61,11 @@ class Run:
                 f"{path} was made by another version of openldn (run format {config['format']}, "
                 f"this one reads {FORMAT}); use that version, or train again"
             )
+        if lacking := {"data", "digest", "n_novel", "options", "settings"} - {*config}:
+            raise UserError(
+                f"{path / 'config.json'} is damaged ({min(lacking)!r} is missing); "
+                "train again, or take the run from a backup"
+            )
         return Run(path, config)
 
     @property
@@ -130,6 +135,9 @@ class Run:
 
 def check_absent(path: Path) -> None:
     """An error if something is at `path` already."""
+    for above in path.parents:
+        if above.exists() and not above.is_dir():
+            raise UserError(f"{path} cannot be made, since {above} is not a folder; choose another --out")
     if path.exists():
         raise UserError(
             f"{path} exists already and is not overwritten; choose another --out, remove it, or "

@@ -12,11 +12,16 @@ from torch import Tensor, nn
 from openldn.errors import UserError
 
 
-def build(name: str, channels: int, size: int) -> nn.Module:
-    """A fresh backbone by name for square images of that many channels and pixels."""
+def builder(name: str) -> Callable[[int, int], nn.Module]:
+    """What builds a backbone of that name, given channels and pixels."""
     if name not in BACKBONES:
         raise UserError(f"there is no backbone {name!r}; choose one of {', '.join(BACKBONES)}")
-    return BACKBONES[name](channels, size)
+    return BACKBONES[name]
+
+
+def build(name: str, channels: int, size: int) -> nn.Module:
+    """A fresh backbone by name for square images of that many channels and pixels."""
+    return builder(name)(channels, size)
 
 
 class SmallNet(nn.Module):
