@@ -7,7 +7,6 @@ finished is not run again.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import time

@@ -79,9 +79,8 @@ def predict(run: Positional[Path], images: Positional[Path], /, out: Path = Path
         out: CSV file to write: image,label,confidence,kind.
     """
     from openldn import pipeline
-    from openldn.run import Run
 
-    n = pipeline.predict(Run.open(run), images, out)
+    n = pipeline.predict(run, images, out)
     _say(f"{n} images labelled: {out}")
 
 
@@ -149,7 +148,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             args=argv,
         )
     except (UserError, Diverged) as e:
-        print(f"error: {e}", file=sys.stderr)
+        # One line, whatever line breaks a file's name or a label may hold.
+        print(f"error: {' '.join(str(e).split())}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("stopped; what was saved last can go on: openldn resume RUN", file=sys.stderr)

@@ -160,6 +160,8 @@ class Options:
     """Of a named set's classes, the share that is known."""
     labelled: float = 0.5
     """Of a named set's known images, the share that is labelled."""
+    images: int | None = None
+    """Of a named set's training images, take only so many, evenly from all classes."""
     data_dir: str | None = None
     """Where named sets are kept (default: $OPENLDN_DATA, else the user's cache)."""
     save_every: float = 60.0

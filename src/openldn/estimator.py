@@ -104,7 +104,8 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The class of each image."""
-        labels: NDArray[Any] = self.classes_[self._predict(X).ids.numpy()]
+        ids = self._predict(X).ids.numpy()
+        labels: NDArray[Any] = self.classes_[ids]
         return labels
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:

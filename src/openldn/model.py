@@ -95,9 +95,10 @@ class Model:
             raise UserError(
                 "this model has a backbone of its owner's own; give it: openldn.load(path, backbone=module)"
             )
-        body = backbone or backbones.build(name, channels, size)
         blank = torch.zeros(channels)
-        network = Classifier(body, n_outputs, blank, blank + 1, size)
+        with torch.random.fork_rng():  # weights drawn here are overwritten; nobody's random numbers move
+            body = _anew(backbone) if backbone else backbones.build(name, channels, size)
+            network = Classifier(body, n_outputs, blank, blank + 1, size)
         try:
             network.load_state_dict(_under("network.", tensors))
         except RuntimeError:

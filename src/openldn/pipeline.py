@@ -3,9 +3,9 @@
 import csv
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import openldn
 from openldn import count, device, loop, metrics
-from openldn.config import PRESETS, Length, Options, Settings, decide
+from openldn.config import Length, Options, Settings, decide
 from openldn.data import images as image_files
 from openldn.data import sources
 from openldn.data.problem import Problem, Truth
@@ -21,12 +21,13 @@ from openldn.data.sources import folder
 from openldn.errors import UserError
 from openldn.model import Model, new_network
 from openldn.nets import backbones
-from openldn.nets.classifier import infer
+from openldn.nets.classifier import Classifier, infer
 from openldn.predictors import PREDICTORS
-from openldn.progress import Silent, watcher
+from openldn.progress import watcher
 from openldn.recipes import Recipe, discover, recipe
 from openldn.run import Run, read_json, read_tensors, write_csv, write_json
 
+T = TypeVar("T")
 PREDICTIONS = ("image", "label", "confidence", "kind")
 
 # ------------------------------------------------------------------------------------- train, resume
@@ -59,7 +60,7 @@ def resume(path: str | Path, *, quiet: bool = False) -> Run:
     if run.finished:
         read_tensors(run.path / "model.safetensors")  # says so if it is damaged
         return run
-    source, options = run.config["data"], Options(**run.config["options"])
+    source, options = run.config["data"], _options(run)
     if source["kind"] == "arrays":
         raise UserError(
             f"{path} was begun from arrays in Python, which are not kept in a run; "
@@ -110,12 +111,24 @@ def _check(options: Options) -> None:
         raise UserError(f"the seed {options.seed} is negative; give 0 or more")
     if options.epochs is not None and not 0 < options.epochs < float("inf"):
         raise UserError(f"{options.epochs} epochs cannot be made; give a number above 0")
-    if options.preset not in PRESETS:
-        raise UserError(f"there is no preset {options.preset!r}; choose one of {', '.join(PRESETS)}")
+    for field in fields(Options):
+        allowed, chosen = _choices(field.type), getattr(options, field.name)
+        if allowed and chosen not in allowed and not (field.name == "novel" and type(chosen) is int):
+            words = ", ".join(str(choice) for choice in allowed if choice is not None)
+            raise UserError(f"{field.name} {chosen!r} is not among the choices; give one of {words}")
+    if options.images is not None and options.images < 1:
+        raise UserError(f"{options.images} images are too few; give a number above 0")
     recipe(options.method)
     if options.backbone is not None:
         backbones.builder(options.backbone)
     device.pick(options.device)
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    """What an option may be, if it is one of a few words."""
+    parts = [annotation, *get_args(annotation)]
+    words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
+    return (*words, None) if words and type(None) in parts else tuple(words)
 
 
 def go_on(
@@ -132,72 +145,48 @@ def go_on(
             f"the images or labels are not those that {run.path} began with; "
             "bring them back as they were, or train anew"
         )
-    settings = Settings.from_json(run.config["settings"])
+    settings, options = _settings(run), _options(run)
+    on = device.pick(options.device)
     run.cut_log()
-    on, watch = device.pick(run.config["options"]["device"]), watcher(quiet)
-    save_every = run.config["options"]["save_every"]
-    with torch.random.fork_rng():  # whoever calls keeps their random numbers
-        if run.config["n_novel"] == "auto":
-            n_novel = _count(run, problem, settings, on, backbone or settings.backbone, watch, save_every)
-            problem = problem.with_novel(n_novel)
-        system = recipe(settings.method)
-        network = _train_phases(
-            run,
-            problem,
-            truth,
-            settings,
-            system,
-            on,
-            backbone or settings.backbone,
-            watch,
-            save_every,
-        )
-        model = _model(network, problem, system, settings, custom=backbone is not None)
-    _finish(run, model, problem, truth)
-    return run
 
-
-def _train_phases(
-    run: Run,
-    problem: Problem,
-    truth: Truth | None,
-    settings: Settings,
-    system: Recipe,
-    on: torch.device,
-    backbone: str | nn.Module,
-    watch: Silent,
-    save_every: float,
-) -> nn.Module:
-    """The phases of a system one after the other; gives the last one's model."""
-    previous: nn.Module | None = None
-    for number, build in enumerate(system.phases, start=1):
+    def network(problem: Problem, n_outputs: int, number: int) -> Classifier:
         torch.manual_seed(loop.mixed_seed(settings.seed, number))
-        network = new_network(problem, backbone, system.n_outputs(problem), on)
-        phase = build(problem, network, settings)
+        return new_network(problem, backbone or settings.backbone, n_outputs, on)
+
+    def taken_to_its_end(phase: loop.Phase, number: int, **rest: Any) -> nn.Module:
         loop.train(
             phase,
             run,
             number=number,
             seed=settings.seed,
             device=on,
-            previous=previous,
-            evaluate=_evaluator(truth, problem, system, settings),
             watcher=watch,
-            save_every=save_every,
+            save_every=options.save_every,
+            **rest,
         )
-        previous = phase.model
-    assert previous is not None
-    return previous
+        return phase.model
+
+    watch, system = watcher(quiet), recipe(settings.method)
+    with torch.random.fork_rng():  # whoever calls keeps their random numbers
+        if run.config["n_novel"] == "auto":
+            problem = problem.with_novel(_count(run, problem, settings, network, taken_to_its_end))
+        evaluate = _evaluator(truth, problem, system, settings)
+        trained: nn.Module | None = None
+        for number, build in enumerate(system.phases, start=1):
+            phase = build(problem, network(problem, system.n_outputs(problem), number), settings)
+            trained = taken_to_its_end(phase, number, previous=trained, evaluate=evaluate)
+        assert trained is not None  # a recipe has a phase
+        model = _model(trained, problem, system, settings, custom=backbone is not None)
+    _finish(run, model, problem, truth)
+    return run
 
 
 def _count(
     run: Run,
     problem: Problem,
     settings: Settings,
-    on: torch.device,
-    backbone: str | nn.Module,
-    watch: Silent,
-    save_every: float,
+    network: Callable[[Problem, int, int], Classifier],
+    taken_to_its_end: Callable[..., nn.Module],
 ) -> int:
     """The estimated number of novel classes: from features of a half-length stage 1 with as many as known."""
     file = run.path / "count.json"
@@ -205,25 +194,13 @@ def _count(
         guess = problem.with_novel(min(problem.n_known, len(problem.unlabelled)))
         length = settings.discover.length
         half = Length(epochs=length.epochs / 2, images=length.images // 2)
-        scout_settings = replace(settings, discover=replace(settings.discover, length=half))
-        torch.manual_seed(loop.mixed_seed(settings.seed, 0))
-        network = new_network(guess, backbone, guess.n_classes, on)
-        phase = discover(guess, network, scout_settings)
-        loop.train(
-            phase,
-            run,
-            number=0,
-            seed=settings.seed,
-            device=on,
-            previous=None,
-            evaluate=None,
-            watcher=watch,
-            save_every=save_every,
-        )
-        z = infer(phase.model, problem.images).z
+        settings = replace(settings, discover=replace(settings.discover, length=half))
+        phase = discover(guess, network(guess, guess.n_classes, 0), settings)
+        scout = taken_to_its_end(phase, 0, previous=None, evaluate=None)
+        z = infer(scout, problem.images).z
         n_novel = count.estimate(z, problem.labels, problem.n_known, seed=settings.seed)
         write_json(file, {"n_novel": n_novel})
-    return int(read_json(file, "train again")["n_novel"])
+    return int(read_json(file, "remove what is left of it and resume the run")["n_novel"])
 
 
 def _model(
@@ -270,8 +247,9 @@ def _finish(run: Run, model: Model, problem: Problem, truth: Truth | None) -> No
 # --------------------------------------------------------------------------------- predict, evaluate
 
 
-def predict(run: Run, data: Path, out: Path) -> int:
+def predict(run: Run | str | Path, images: str | Path, out: str | Path) -> int:
     """Labels new images, a file or all below a folder, into a CSV file; gives their number."""
+    run, data, out = _finished(run), Path(images), Path(out)
     model = Model.load(run.path)
     if not data.exists():
         raise UserError(f"there is nothing at {data}; give an image or a folder of images")
@@ -299,17 +277,16 @@ def write_predictions(path: Path, model: Model, names: list[str], images: Tensor
     write_csv(path, PREDICTIONS, zip(names, labels, confidence, kinds, strict=True))
 
 
-def evaluate(run: Run, truth: Path | None = None) -> dict[str, Any]:
+def evaluate(run: Run | str | Path, truth: str | Path | None = None) -> dict[str, Any]:
     """Known, novel and all under every protocol.
 
     A named set is judged by its test images. For one's own images, `truth` is a CSV file of `image,label` for
     images that were unlabelled; a label that is not a known class is a novel one.
     """
-    if not run.finished:
-        raise UserError(f"{run.path} is not finished; go on with it: openldn resume {run.path}")
+    run = _finished(run)
     if truth is not None:
-        return _evaluate_csv(run, truth)
-    source, options = run.config["data"], Options(**run.config["options"])
+        return _evaluate_csv(run, Path(truth))
+    source, options = run.config["data"], _options(run)
     if source["kind"] != "named":
         raise UserError(
             f"{run.path} has no test images; give true classes of unlabelled images with --truth FILE.csv"
@@ -317,6 +294,14 @@ def evaluate(run: Run, truth: Path | None = None) -> dict[str, Any]:
     _, test = _read(source, options)
     assert test is not None
     return _score(Model.load(run.path), test)
+
+
+def _finished(run: Run | str | Path) -> Run:
+    """A run that has a model; an error if it has not yet."""
+    run = run if isinstance(run, Run) else Run.open(run)
+    if not run.finished:
+        raise UserError(f"{run.path} is not finished; go on with it: openldn resume {run.path}")
+    return run
 
 
 def _evaluate_csv(run: Run, truth: Path) -> dict[str, Any]:
@@ -369,6 +354,8 @@ def _read(source: Mapping[str, Any], options: Options) -> tuple[Problem, Truth |
         whole = sources.read_named(source["name"], source["data_dir"])
         if options.flip is not None:
             whole = replace(whole, flip=options.flip)
+        if options.images is not None:
+            whole = whole.subset(options.images)
         return whole.split(
             known=options.known,
             labelled=options.labelled,
@@ -384,6 +371,25 @@ def _read(source: Mapping[str, Any], options: Options) -> tuple[Problem, Truth |
         size=options.size,
     )
     return problem, None
+
+
+def _options(run: Run) -> Options:
+    """The options a run was begun with."""
+    return _restored(run, lambda: Options(**run.config["options"]))
+
+
+def _settings(run: Run) -> Settings:
+    """What was decided for a run."""
+    return _restored(run, lambda: Settings.from_json(run.config["settings"]))
+
+
+def _restored(run: Run, restore: Callable[[], T]) -> T:
+    try:
+        return restore()
+    except (TypeError, KeyError):
+        raise UserError(
+            f"{run.path / 'config.json'} does not fit this version of openldn; train again"
+        ) from None
 
 
 def _automatic(source: Mapping[str, Any], options: Options) -> bool:

@@ -134,6 +134,13 @@ class LabelledSet:
     classes: tuple[str | int, ...]
     flip: bool = True
 
+    def subset(self, n: int) -> "LabelledSet":
+        """The first training images of each class, `n` in all or a few less; the test part stays whole."""
+        each = max(1, n // len(self.classes))
+        firsts = [np.flatnonzero(self.labels == k)[:each] for k in range(len(self.classes))]
+        rows = np.sort(np.concatenate(firsts))
+        return replace(self, images=self.images[rows], labels=self.labels[rows])
+
     def split(
         self, *, known: float, labelled: float, seed: int, novel: int | None = None
     ) -> tuple[Problem, Truth]:

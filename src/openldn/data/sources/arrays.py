@@ -53,7 +53,9 @@ def read_images(
     n, h, w = array.shape[:3]
     if h != w or h < 8:
         raise UserError(f"images of {h} x {w} pixels cannot be used; give square ones of at least 8 pixels")
-    pixels = torch.from_numpy(array.reshape(n, h, w, -1).copy()).permute(0, 3, 1, 2).contiguous()
+    given = torch.from_numpy(array.reshape(n, h, w, -1).copy()).permute(0, 3, 1, 2)
+    # Into a tensor made anew: with one channel, `contiguous` keeps strides that send convolutions elsewhere.
+    pixels = torch.empty(given.shape, dtype=torch.uint8).copy_(given)
     if channels is not None and pixels.shape[1] != channels:
         raise UserError(
             f"the model was trained on {_kind(channels)} images, but these are {_kind(pixels.shape[1])}; "

@@ -77,6 +77,7 @@ def read_labels(path: Path) -> dict[str, str]:
                     )
                 image, label = (row["image"] or "").strip(), (row["label"] or "").strip()
                 image = image.removeprefix("./")
+                label = "" if label == "-1" else label  # as in arrays
                 if not image and not label:  # a spreadsheet's empty row
                     continue
                 if given.setdefault(image, label) != label:

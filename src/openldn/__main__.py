@@ -1,0 +1,5 @@
+"""`python -m openldn` is `openldn`."""
+
+from openldn.cli import main
+
+main()

@@ -1,0 +1,190 @@
+"""The scikit-learn face."""
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import estimator_checks
+
+import openldn
+import toy
+from openldn import OpenLDN, UserError
+
+pytestmark = pytest.mark.filterwarnings("ignore::openldn.errors.OpenLDNWarning")
+
+
+def data(n_classes: int = 4, n_known: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    X, y = toy.pictures(n_classes, 15)
+    hidden = (y >= n_known) | (np.arange(len(y)) % 2 == 1)
+    return X, np.where(hidden, -1, y)
+
+
+def quick(**choices: Any) -> OpenLDN:
+    return OpenLDN(**{"n_novel": 2, "epochs": 2, "flip": False, "backbone": toy.backbone(), **choices})
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[OpenLDN, np.ndarray, np.ndarray]:
+    X, y = data()
+    return quick().fit(X, y), X, y
+
+
+def test_learned_attributes(fitted: tuple[OpenLDN, np.ndarray, np.ndarray]) -> None:
+    model, _, y = fitted
+    assert model.classes_.tolist() == [0, 1, 2, 3]
+    assert (model.n_known_, model.n_novel_) == (2, 2)
+    assert model.transduction_.shape == y.shape
+    assert (model.transduction_[y != -1] == y[y != -1]).all()
+    assert set(model.transduction_) <= set(model.classes_)
+    assert model.run_.finished
+
+
+def test_predictions_agree_with_each_other(fitted: tuple[OpenLDN, np.ndarray, np.ndarray]) -> None:
+    model, X, y = fitted
+    proba = model.predict_proba(X)
+    assert proba.shape == (len(X), 4)
+    np.testing.assert_allclose(proba.sum(axis=1), 1)
+    assert (model.predict(X) == model.classes_[proba.argmax(axis=1)]).all()
+    assert (model.transduction_[y == -1] == model.predict(X)[y == -1]).all()
+    assert model.transform(X).shape == (len(X), 32)
+
+
+def test_string_labels_name_novel_classes() -> None:
+    X, y = data()
+    words = np.array(["cat", "dog"], dtype=object)[np.maximum(y, 0)]
+    words[y == -1] = ""
+    model = quick().fit(X, words)
+    assert model.classes_.tolist() == ["cat", "dog", "novel-1", "novel-2"]
+    assert (model.transduction_[y == 0] == "cat").all()
+    with_none = [None if word == "" else word for word in words]
+    assert quick().fit(X, with_none).transduction_.tolist() == model.transduction_.tolist()
+
+
+def test_integers_go_on_after_the_largest_known() -> None:
+    X, y = data()
+    model = quick().fit(X, np.where(y == 1, 7, y))
+    assert model.classes_.tolist() == [0, 7, 8, 9]
+
+
+def test_save_and_load_give_the_same_model(
+    fitted: tuple[OpenLDN, np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    model, X, _ = fitted
+    model.save(tmp_path / "model")
+    loaded = openldn.load(tmp_path / "model", backbone=toy.backbone())
+    assert (loaded.predict_proba(X) == model.predict_proba(X)).all()
+    assert loaded.classes_.tolist() == model.classes_.tolist()
+    assert not (tmp_path / "model" / "checkpoints").exists()
+    with pytest.raises(UserError, match="exists already"):
+        model.save(tmp_path / "model")
+    with pytest.raises(UserError, match="backbone"):
+        openldn.load(tmp_path / "model")
+
+
+def test_a_named_backbone_needs_nothing_to_load(tmp_path: Path) -> None:
+    X, y = data()
+    model = quick(backbone="small", closed_world=None).fit(X, y)
+    model.save(tmp_path / "model")
+    assert (openldn.load(tmp_path / "model").predict_proba(X) == model.predict_proba(X)).all()
+
+
+def test_pickle_and_deepcopy(fitted: tuple[OpenLDN, np.ndarray, np.ndarray]) -> None:
+    model, X, _ = fitted
+    for twin in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert (twin.predict_proba(X) == model.predict_proba(X)).all()
+
+
+def test_fit_again_is_fit_anew(fitted: tuple[OpenLDN, np.ndarray, np.ndarray]) -> None:
+    model, X, y = fitted
+    again = clone(model).fit(X, y)
+    assert (again.predict_proba(X) == model.predict_proba(X)).all()
+
+
+def test_fit_changes_neither_its_input_nor_the_random_state() -> None:
+    X, y = data()
+    before, state = (X.copy(), y.copy()), torch.get_rng_state()
+    backbone = toy.backbone()
+    weights = {k: v.clone() for k, v in backbone.state_dict().items()}
+    torch.set_rng_state(state)
+    quick(backbone=backbone, closed_world=None).fit(X, y)
+    assert (before[0] == X).all()
+    assert (before[1] == y).all()
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(weights[k], v) for k, v in backbone.state_dict().items())
+
+
+def test_out_keeps_the_run_and_goes_on_with_it(tmp_path: Path) -> None:
+    X, y = data()
+    model = quick(out=tmp_path / "run").fit(X, y)
+    assert model.run_.path == tmp_path / "run"
+    with pytest.raises(UserError, match="exists already"):
+        quick(out=tmp_path / "run").fit(X, y)
+    (tmp_path / "run" / "model.safetensors").unlink()  # as if it had been stopped just before
+    again = quick(out=tmp_path / "run").fit(X, y)
+    assert (again.predict_proba(X) == model.predict_proba(X)).all()
+    (tmp_path / "run" / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="not those"):
+        quick(out=tmp_path / "run").fit(255 - X, y)
+
+
+def test_auto_estimates_a_number() -> None:
+    X, y = data()
+    model = quick(n_novel="auto", epochs=20, closed_world=None).fit(X, y)
+    assert 1 <= model.n_novel_ <= 10
+    assert len(model.classes_) == 2 + model.n_novel_
+
+
+def test_paths_as_images(tmp_path: Path) -> None:
+    X, y = data()
+    paths = [tmp_path / f"{i}.png" for i in range(len(X))]
+    for path, image in zip(paths, X, strict=True):
+        Image.fromarray(image).save(path)
+    by_path = quick(closed_world=None).fit([str(p) for p in paths], y)
+    by_array = quick(closed_world=None).fit(X, y)
+    assert (by_path.predict_proba(paths) == by_array.predict_proba(X)).all()
+
+
+def test_unfitted() -> None:
+    X, _ = data()
+    for verb in ("predict", "predict_proba", "transform"):
+        with pytest.raises(NotFittedError):
+            getattr(OpenLDN(), verb)(X)
+    with pytest.raises(NotFittedError):
+        OpenLDN().save("nowhere")
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [{"closed_world": "magic"}, {"backbone": "vgg"}, {"preset": "slow"}, {"n_novel": 1.5}, {"seed": -1}],
+)
+def test_wrong_parameters_are_named(choice: dict[str, Any]) -> None:
+    X, y = data()
+    with pytest.raises(UserError, match=str(next(iter(choice.values())))):
+        quick(**choice).fit(X, y)
+
+
+# scikit-learn feeds most of its checks with tables of floats, which are no images; these need no data.
+CHECKS = [
+    "check_no_attributes_set_in_init",
+    "check_parameters_default_constructible",
+    "check_get_params_invariance",
+    "check_set_params",
+    "check_estimator_cloneable",
+    "check_estimator_repr",
+    "check_mixin_order",
+    "check_estimator_tags_renamed",
+    "check_valid_tag_types",
+]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_scikit_learns_own_checks(check: str) -> None:
+    function = getattr(estimator_checks, check)
+    function("OpenLDN", OpenLDN())
