@@ -77,13 +77,14 @@ def start(
     source: Mapping[str, Any],
     path: Path,
     *,
+    settings: Settings | None = None,
     backbone: nn.Module | None = None,
     quiet: bool = False,
 ) -> Run:
-    """A new run at `path`, taken to its end."""
+    """A new run at `path`, taken to its end; `settings` overrule what the options decide."""
     _check(options)
     problem.check()
-    settings = decide(options)
+    settings = settings or decide(options)
     config = {
         "openldn": openldn.__version__,
         "torch": torch.__version__,
