@@ -8,7 +8,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +37,11 @@ class Run:
     @staticmethod
     def create(path: Path, config: Mapping[str, Any], split: Mapping[str, Any]) -> "Run":
         """A new run at `path`, which must not exist: nothing is ever overwritten."""
-        check_absent(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         record = {"format": FORMAT, **config}
-        half_made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-        half_made.chmod(0o755)
-        write_json(half_made / "config.json", record)
-        write_json(half_made / "split.json", split)
-        (half_made / "checkpoints").mkdir()
-        half_made.rename(path)
+        with _whole_folder(path) as half_made:
+            write_json(half_made / "config.json", record)
+            write_json(half_made / "split.json", split)
+            (half_made / "checkpoints").mkdir()
         return Run(path, record)
 
     @staticmethod
@@ -75,14 +72,10 @@ class Run:
 
     def copy_to(self, path: Path) -> None:
         """The finished run without its checkpoints, at a new place."""
-        check_absent(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        half_made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-        half_made.chmod(0o755)
-        for file in self.path.iterdir():
-            if file.is_file():
-                shutil.copy2(file, half_made / file.name)
-        half_made.rename(path)
+        with _whole_folder(path) as half_made:
+            for file in self.path.iterdir():
+                if file.is_file():
+                    shutil.copy2(file, half_made / file.name)
 
     # ----------------------------------------------------------------------------------- metrics
 
@@ -165,7 +158,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
     def write(part: Path) -> None:
         with part.open("w", newline="", encoding="utf-8") as f:
-            writer = csv.writer(f)
+            writer = csv.writer(f, lineterminator="\n")
             writer.writerow(header)
             writer.writerows(rows)
 
@@ -192,12 +185,31 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise UserError(f"{path} is damaged; train again, or take the run from a backup") from None
 
 
+@contextmanager
+def _whole_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which appears at `path` when it is filled; `path` must not exist."""
+    check_absent(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half_made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        half_made.chmod(0o755)
+        yield half_made
+        half_made.rename(path)
+    except BaseException:
+        shutil.rmtree(half_made, ignore_errors=True)
+        raise
+
+
 def _whole(path: Path, write: Any) -> None:
     part = path.with_name(f".{path.name}.part")
-    write(part)
-    with part.open("rb") as f:
-        os.fsync(f.fileno())
-    part.replace(path)
+    try:
+        write(part)
+        with part.open("rb") as f:
+            os.fsync(f.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 # --------------------------------------------------------------- a tree of state, as JSON and tensors

@@ -1,0 +1,104 @@
+"""A run's files: whole or absent, never pickled."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from openldn.errors import UserError
+from openldn.run import Run, read_tensors, write_csv, write_json
+
+
+def test_a_tree_of_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {}, {})
+    state = {
+        "step": 3,
+        "rate": 1e-3 / 3,
+        "name": "x",
+        "none": None,
+        "flag": True,
+        "by number": {0: torch.arange(3), 1: {"deep": [torch.eye(2, dtype=torch.float64), 7]}},
+        "empty": torch.zeros(2, 0, dtype=torch.int64),
+        "strided": torch.arange(6).view(2, 3).T,
+    }
+    run.save_state("a", state)
+    back = run.load_state("a")
+    assert back is not None
+    assert {k: back[k] for k in ("step", "rate", "name", "none", "flag")} == {
+        k: state[k] for k in ("step", "rate", "name", "none", "flag")
+    }
+    assert torch.equal(back["by number"][0], torch.arange(3))
+    assert torch.equal(back["by number"][1]["deep"][0], torch.eye(2, dtype=torch.float64))
+    assert back["empty"].shape == (2, 0)
+    assert torch.equal(back["strided"], torch.arange(6).view(2, 3).T)
+    assert run.load_state("b") is None
+
+
+def test_an_optimisers_state_comes_back(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {}, {})
+    w = torch.nn.Parameter(torch.randn(3))
+    one = torch.optim.Adam([w])
+    w.square().sum().backward()
+    one.step()
+    run.save_state("a", {"optimiser": one.state_dict()})
+    two = torch.optim.Adam([torch.nn.Parameter(torch.zeros(3))])
+    loaded = run.load_state("a")
+    assert loaded is not None
+    two.load_state_dict(loaded["optimiser"])
+    assert torch.equal(two.state_dict()["state"][0]["exp_avg"], one.state_dict()["state"][0]["exp_avg"])
+    assert two.param_groups[0]["betas"] == [0.9, 0.999]
+
+
+def test_what_cannot_be_kept_is_refused_and_the_old_state_stays(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {}, {})
+    run.save_state("a", {"step": 1})
+    with pytest.raises(TypeError, match="object"):
+        run.save_state("a", {"step": object()})
+    assert run.load_state("a") == {"step": 1}
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    write_csv(tmp_path / "p.csv", ("a",), [[1]])
+
+    def rows():
+        yield [2]
+        raise RuntimeError("the disk is full")
+
+    with pytest.raises(RuntimeError):
+        write_csv(tmp_path / "p.csv", ("a",), rows())
+    assert (tmp_path / "p.csv").read_text() == "a\n1\n"
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "new.json", object())
+    assert [path.name for path in tmp_path.iterdir()] == ["p.csv"]
+
+
+def test_the_log_is_cut_to_the_last_checkpoint(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {}, {})
+    run.log({"step": 1, "value": float("nan")})
+    run.save_state("a", {"step": 1})
+    run.log({"step": 2})
+    with (run.path / "metrics.jsonl").open("a") as f:
+        f.write('{"step": 3, "half a li')  # killed while writing
+    run.cut_log()
+    assert run.metrics() == [{"step": 1, "value": None}]
+    run.save_state("b", {"step": 5})
+    run.log({"step": 6})
+    run.cut_log()
+    assert run.metrics() == [{"step": 1, "value": None}]
+
+
+def test_nothing_is_overwritten_and_nothing_half_made_is_left(tmp_path: Path) -> None:
+    Run.create(tmp_path / "run", {"seed": 1}, {})
+    with pytest.raises(UserError, match="exists already"):
+        Run.create(tmp_path / "run", {"seed": 2}, {})
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["seed"] == 1
+    with pytest.raises(TypeError):
+        Run.create(tmp_path / "other", {"seed": object()}, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_damaged_tensor_file_is_an_error_not_a_crash(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"\x80\x04\x95 not safetensors, but perhaps a pickle")
+    with pytest.raises(UserError, match="damaged"):
+        read_tensors(tmp_path / "model.safetensors")
