@@ -29,6 +29,7 @@ SYSTEMS = {
     "openldn-mixmatch": {"method": "openldn-mixmatch"},
     "stage 1 alone": {"method": "openldn"},
     "stage 1, no pair loss": {"method": "openldn", "pair": False},
+    "stage 1, all pairs driven apart": {"method": "openldn", "target": "apart"},
     "stage 1, no entropy term": {"method": "openldn", "entropy": False},
     "supervised + k-means": {"method": "supervised"},
     "k-means on pixels": None,

@@ -243,3 +243,41 @@ def test_plain_output_when_nobody_watches(tmp_path: Path) -> None:
     assert b"discover: starts" in done.stderr
     assert b"discover" not in done.stdout
     assert b"anchored" in done.stdout
+
+
+def test_class_names_are_shown_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What looks like the table's markup is not."""
+    toy.write_folder(tmp_path / "photos")
+    (tmp_path / "photos" / "class-0").rename(tmp_path / "photos" / "dog [small]")
+    (tmp_path / "photos" / "class-1").rename(tmp_path / "photos" / "cat [red]")
+    arguments = ["--novel", "2", "--method", "openldn", "--epochs", "1", "--out", str(tmp_path / "run")]
+    cli.main(["train", str(tmp_path / "photos"), *arguments])
+    assert "dog [small]" in capsys.readouterr().out
+
+
+def test_json_of_what_cannot_be_measured(
+    finished: tuple[Path, Path, dict[str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a novel image among the truth, novel accuracy is null, not NaN."""
+    _, out, truth = finished
+    known = [f"{image},{label}" for image, label in truth.items() if label == "class-0"]
+    (tmp_path / "truth.csv").write_text("\n".join(["image,label", *known]))
+    cli.main(["evaluate", str(out), "--truth", str(tmp_path / "truth.csv"), "--json"])
+    assert json.loads(capsys.readouterr().out)["protocols"]["openldn"]["novel"] is None
+
+
+def test_a_folder_called_like_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    toy.write_folder(tmp_path / "digits")
+    with pytest.raises(openldn.UserError, match=r"\./digits"):
+        openldn.train("digits", epochs=1)
+    run = openldn.train("./digits", epochs=1, novel=2, method="openldn", quiet=True)
+    assert run.path == Path("runs/digits-openldn")
+
+
+def test_options_that_mean_nothing_here_are_refused(tmp_path: Path) -> None:
+    toy.write_folder(tmp_path / "photos")
+    with pytest.raises(openldn.UserError, match="--labelled"):
+        openldn.train(tmp_path / "photos", labelled=0.2)
+    with pytest.raises(openldn.UserError, match="--size"):
+        openldn.train("digits", size=32)

@@ -124,8 +124,10 @@ def test_out_keeps_the_run_and_goes_on_with_it(tmp_path: Path) -> None:
     X, y = data()
     model = quick(out=tmp_path / "run").fit(X, y)
     assert model.run_.path == tmp_path / "run"
-    with pytest.raises(UserError, match="exists already"):
-        quick(out=tmp_path / "run").fit(X, y)
+    finished = quick(out=tmp_path / "run").fit(X, y)  # there is nothing left to do
+    assert (finished.predict_proba(X) == model.predict_proba(X)).all()
+    with pytest.raises(UserError, match="seed 0 instead of 5"):
+        quick(out=tmp_path / "run", seed=5).fit(X, y)
     (tmp_path / "run" / "model.safetensors").unlink()  # as if it had been stopped just before
     again = quick(out=tmp_path / "run").fit(X, y)
     assert (again.predict_proba(X) == model.predict_proba(X)).all()

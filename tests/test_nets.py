@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from openldn.errors import UserError
+from openldn.nets import classifier
 from openldn.nets.backbones import BACKBONES, Basic, Bottleneck, SmallNet, build
 from openldn.nets.classifier import Classifier, infer, pixel_statistics, statistics_frozen
 from openldn.nets.ema import MovingAverage
@@ -201,14 +202,17 @@ def test_a_channel_of_one_value_still_has_a_spread_to_divide_by() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("batch", [3, 7, 512])
-def test_infer_is_a_plain_forward_in_evaluation_mode(training: bool, batch: int) -> None:
+@pytest.mark.parametrize("chunk", [3, 7, 512])
+def test_infer_is_a_plain_forward_in_evaluation_mode(
+    training: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classifier, "_chunk", lambda images, values: chunk)
     network, x = tiny(dropout=0.5), images(7)
     with torch.no_grad():
         expected = copy.deepcopy(network).eval()(x.float() / 255)
     network.train(training)
     before, given = state(network), x.clone()
-    z, logits = infer(network, x, batch)
+    z, logits = infer(network, x)
     assert torch.allclose(z, expected.z, atol=1e-6)
     assert torch.allclose(logits, expected.logits, atol=1e-6)
     assert not logits.requires_grad

@@ -48,7 +48,9 @@ def equal(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> bool:
 
 
 def phases(method: str, problem: Problem, **choices: Any) -> list[loop.Phase]:
-    settings = decide(Options(**{"method": method, "epochs": 4, **choices}))
+    settings = decide(
+        Options(**{"method": method, "epochs": 4, **choices}), stages=len(RECIPES[method].phases)
+    )
     recipe = RECIPES[method]
     torch.manual_seed(0)
     return [
@@ -179,7 +181,7 @@ def test_solves_a_small_open_world(method: str, tmp_path: Path) -> None:
     assert prediction.p.min() >= 0
 
 
-@pytest.mark.parametrize("target", ["soft-cosine", "hard-cosine", "nearest"])
+@pytest.mark.parametrize("target", ["soft-cosine", "hard-cosine", "nearest", "apart"])
 def test_other_similarity_targets_run(target: str, tmp_path: Path) -> None:
     problem, truth = split()
     run = train(tmp_path / "run", problem, truth, method="openldn", target=target)
@@ -316,7 +318,53 @@ def test_epochs_scale_everything() -> None:
     for phase in (*short, *long):
         assert phase.steps >= 1
     for a, b in ((2, 4), (10, 20)):
-        few, many = (decide(Options(epochs=e)) for e in (a, b))
+        few, many = (decide(Options(epochs=e), stages=2) for e in (a, b))
         assert many.discover.length.epochs == 2 * few.discover.length.epochs
         assert few.discover.length.epochs + few.closed_world.length.epochs == a
-    assert decide(Options(epochs=8, method="openldn")).discover.length.epochs == 8
+    assert decide(Options(epochs=8, method="openldn"), stages=1).discover.length.epochs == 8
+
+
+class Attentive(torch.nn.Module):
+    """A backbone with what user's own ones may have: attention, a frozen part, a part that is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = torch.nn.Conv2d(1, 16, 4, stride=2).requires_grad_(False)
+        self.attention = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+        self.unused = torch.nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.frozen(x).flatten(2).transpose(1, 2)
+        return self.attention(tokens, tokens, tokens, need_weights=False)[0].mean(dim=1)
+
+
+@pytest.mark.parametrize("order", ["omega-first", "theta-first"])
+def test_any_module_may_be_the_backbone(order: Any, tmp_path: Path) -> None:
+    problem, _ = split()
+    backbone = Attentive().eval()
+    options = Options(novel=problem.n_novel, method="openldn", epochs=2, order=order, device="cpu")
+    out = tmp_path / "run"
+    run = pipeline.start(problem, None, options, {"kind": "arrays"}, out, backbone=backbone, quiet=True)
+    trained = Model.load(run.path, backbone).network.backbone
+    assert isinstance(trained, Attentive)
+    assert torch.equal(trained.frozen.weight, backbone.frozen.weight)
+    assert not torch.equal(trained.attention.in_proj_weight, backbone.attention.in_proj_weight)
+    assert run.metrics()[-1]["omega_gradient"] > 0
+
+
+def test_a_strangers_model_is_checked_before_it_is_built(tmp_path: Path) -> None:
+    from openldn.errors import UserError
+    from openldn.run import write_tensors
+
+    problem, _ = split()
+    run = train(tmp_path / "run", problem, method="openldn")
+    tensors, about = read_tensors(run.path / "model.safetensors")
+    for key, value in {
+        "size": "1000000",
+        "n_outputs": "99999999999",
+        "channels": "7",
+        "predictor": "x",
+    }.items():
+        write_tensors(run.path / "model.safetensors", tensors, {**about, key: value})
+        with pytest.raises(UserError, match=r"model\.safetensors"):
+            Model.load(run.path, toy.backbone())

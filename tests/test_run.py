@@ -102,3 +102,29 @@ def test_a_damaged_tensor_file_is_an_error_not_a_crash(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"\x80\x04\x95 not safetensors, but perhaps a pickle")
     with pytest.raises(UserError, match="damaged"):
         read_tensors(tmp_path / "model.safetensors")
+
+
+def test_a_run_with_links_is_refused(tmp_path: Path) -> None:
+    """A stranger's run could otherwise have us write elsewhere."""
+    run = Run.create(
+        tmp_path / "run", {key: {} for key in ("data", "digest", "n_novel", "options", "settings")}, {}
+    )
+    victim = tmp_path / "victim.txt"
+    victim.write_text("precious")
+    Run.open(run.path)
+    (run.path / "metrics.jsonl").symlink_to(victim)
+    with pytest.raises(UserError, match="is a link"):
+        Run.open(run.path)
+    (run.path / "metrics.jsonl").unlink()
+    (run.path / ".new.json.part").symlink_to(victim)
+    write_json(run.path / "new.json", 1)
+    assert victim.read_text() == "precious"
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {}, {})
+    with run.locked(), pytest.raises(UserError, match="another process"), Run(run.path, {}).locked():
+        pass
+    with run.locked():  # and it is free again
+        pass
+    assert not (run.path / ".lock").exists()

@@ -472,3 +472,11 @@ def test_a_name_that_no_csv_file_can_hold(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="rename") as e:
         folder.read(tmp_path, None, n_novel=1)
     assert "udcff" in str(e.value)
+
+
+def test_of_arrays_that_are_not_square_the_centre_is_taken() -> None:
+    X = np.arange(2 * 10 * 14, dtype=np.uint8).reshape(2, 10, 14)
+    pixels, _ = arrays.read_images(X)
+    assert (pixels[:, 0].numpy() == X[:, :, 2:12]).all()
+    pixels, _ = arrays.read_images(X.transpose(0, 2, 1))
+    assert (pixels[:, 0].numpy() == X.transpose(0, 2, 1)[:, 2:12]).all()

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from openldn.config import Options
     from openldn.errors import Diverged, OpenLDNWarning, UserError
     from openldn.estimator import OpenLDN, load
-    from openldn.pipeline import evaluate, predict, resume, train
+    from openldn.inference import evaluate, predict
+    from openldn.pipeline import resume, train
     from openldn.run import Run
 
 __all__ = [
@@ -32,6 +33,8 @@ __all__ = [
 _HOME = {
     "OpenLDN": "estimator",
     "load": "estimator",
+    "evaluate": "inference",
+    "predict": "inference",
     "Run": "run",
     "Options": "config",
     "Diverged": "errors",

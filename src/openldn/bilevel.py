@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 from torch.func import jvp
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Params = Mapping[str, Tensor]
 
@@ -37,7 +38,8 @@ def hypergradient(
     `outputs` maps θ to the tuple u; `inner` maps u to a scalar and depends on `omega` through its closure.
     """
     constant = {name: p.detach() for name, p in theta.items()}
-    with torch.no_grad():
+    # Attention has a forward-mode derivative in its plain form only, which this asks for.
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         u, u_dot = jvp(outputs, (constant,), ({name: v[name] for name in constant},))[:2]
     slope = jvp(inner, u, u_dot)[1]
     return torch.autograd.grad(-alpha * slope, omega)

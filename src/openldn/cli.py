@@ -4,6 +4,7 @@ What a verb needs is imported when it runs, so that `--help` answers at once.
 """
 
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -27,14 +28,14 @@ def demo(out: Path | None = None, seed: int = 0) -> None:
         out: Folder of the run (default: a new one in runs/).
         seed: Seed of all that is random.
     """
-    from openldn import pipeline
+    from openldn import inference, pipeline
 
     _say(
         "1,433 handwritten digits. Half of the 0 to 4 carry a label; the rest, and all 5 to 9, do not.\n"
         "OpenLDN learns the first five and discovers the rest; 364 digits it never saw judge it."
     )
     run = pipeline.train("digits", out=out, seed=seed)
-    _show(pipeline.evaluate(run), run)
+    _show(inference.evaluate(run), run)
 
 
 def train(
@@ -78,9 +79,9 @@ def predict(run: Positional[Path], images: Positional[Path], /, out: Path = Path
         images: An image, or a folder of images.
         out: CSV file to write: image,label,confidence,kind.
     """
-    from openldn import pipeline
+    from openldn import inference
 
-    n = pipeline.predict(run, images, out)
+    n = inference.predict(run, images, out)
     _say(f"{n} images labelled: {out}")
 
 
@@ -97,13 +98,13 @@ def evaluate(
         truth: CSV file of image,label for images that were unlabelled (default: a named set's test images).
         as_json: Print JSON instead of a table.
     """
-    from openldn import pipeline
-    from openldn.run import Run
+    from openldn import inference
+    from openldn.run import Run, finite
 
     opened = Run.open(run)
-    result = pipeline.evaluate(opened, truth)
+    result = inference.evaluate(opened, truth)
     if as_json:
-        print(json.dumps(result, indent=2))
+        print(json.dumps(finite(result), indent=2))
     else:
         _show(result, opened)
 
@@ -114,6 +115,7 @@ def datasets(data_dir: Path | None = None) -> None:
     Args:
         data_dir: Where named sets are kept (default: $OPENLDN_DATA, else the user's cache).
     """
+    from rich.markup import escape
     from rich.table import Table
 
     from openldn.data import sources
@@ -123,7 +125,7 @@ def datasets(data_dir: Path | None = None) -> None:
         there = known.reader.present(sources.find(name, data_dir))
         where = "-" if name == "digits" else str(sources.home(data_dir) / name)
         figures = (str(known.classes), f"{known.images:,}", str(known.size))
-        table.add_row(name, *figures, "yes" if there else "no", where, known.how_to_get)
+        table.add_row(name, *figures, "yes" if there else "no", escape(where), known.how_to_get)
     _print(table)
 
 
@@ -140,6 +142,8 @@ VERBS: dict[str, Callable[..., None]] = {
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the verb that was asked for; errors of use are one sentence and exit code 2."""
     warnings.showwarning = _warn
+    # Threads that wait should sleep: on a machine with other work to do, spinning made runs 8 times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         tyro.extras.subcommand_cli_from_dict(
             VERBS,
@@ -152,8 +156,20 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"error: {' '.join(str(e).split())}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("stopped; what was saved last can go on: openldn resume RUN", file=sys.stderr)
+        print("stopped; a run goes on from its last checkpoint with: openldn resume RUN", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:  # whoever read our output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as e:
+        where = f" ({e.filename})" if e.filename else ""
+        print(f"error: {e.strerror or e}{where}; check the disk and who may write there", file=sys.stderr)
+        sys.exit(2)
+    except RuntimeError as e:
+        if "out of memory" not in str(e).lower() and "can't allocate memory" not in str(e).lower():
+            raise
+        print("error: memory is full; try a smaller --size, another --backbone or --device", file=sys.stderr)
+        sys.exit(2)
 
 
 def _conclude(run: "Run") -> None:
@@ -167,6 +183,7 @@ def _conclude(run: "Run") -> None:
     import csv
     from collections import Counter
 
+    from rich.markup import escape
     from rich.table import Table
 
     classes = read_json(run.path / "classes.json", "the run is incomplete")
@@ -175,7 +192,7 @@ def _conclude(run: "Run") -> None:
     table = Table("class", "kind", "unlabelled images", title="What the unlabelled images show")
     for kind in ("known", "novel"):
         for name in classes[kind]:
-            table.add_row(str(name), kind, str(counted[str(name)]))
+            table.add_row(escape(str(name)), kind, str(counted[str(name)]))
     _print(table)
     _say(f"The run: {run.path}\nEach image's label and confidence: {run.path / 'predictions.csv'}")
 
@@ -185,7 +202,10 @@ def _show(result: dict[str, Any], run: "Run") -> None:
 
     table = Table("protocol", "known", "novel", "all", title="Accuracy in percent")
     for name, scores in result["protocols"].items():
-        cells = ("-" if scores[k] is None else f"{scores[k]:.1f}" for k in ("known", "novel", "all"))
+        cells = (
+            "-" if scores[k] is None or scores[k] != scores[k] else f"{scores[k]:.1f}"
+            for k in ("known", "novel", "all")
+        )
         table.add_row(name, *cells)
     _print(table)
     _say(f"NMI {result['nmi']:.3f}, ARI {result['ari']:.3f}")

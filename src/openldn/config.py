@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 ClosedWorldName = Literal["mixmatch", "uda", "fixmatch", "mean-teacher"]
-Target = Literal["learned", "soft-cosine", "hard-cosine", "nearest"]
+Target = Literal["learned", "soft-cosine", "hard-cosine", "nearest", "apart"]
 Order = Literal["omega-first", "theta-first"]
 Attach = Literal["both", "lookahead", "neither"]
 Schedule = Literal["constant", "decay"]
@@ -84,10 +84,12 @@ class Preset:
     closed_world: ClosedWorld
     share: float
     """Of `epochs`, the share that goes to stage 1 when stage 2 follows."""
+    largest: int
+    """Pixels that larger images from files are brought down to, unless a size is given."""
 
 
 PRESETS: dict[str, Preset] = {
-    # The paper's and the authors' numbers. Stage 2 is 1024 x 1024 steps of 64, refreshed every 10 x 1024.
+    # The paper's and the authors' numbers. Stage 2: 1024 x 1024 steps of 64, refreshed every 10 x 1024.
     "paper": Preset(
         backbone="resnet18",
         discover=Discover(
@@ -107,6 +109,7 @@ PRESETS: dict[str, Preset] = {
             refreshes=102,
         ),
         share=0.5,
+        largest=224,
     ),
     # What works in minutes on two cores for small images; docs/fidelity.md says how it was chosen.
     "fast": Preset(
@@ -129,6 +132,7 @@ PRESETS: dict[str, Preset] = {
             refreshes=10,
         ),
         share=0.5,
+        largest=64,
     ),
 }
 
@@ -153,7 +157,8 @@ class Options:
     backbone: str | None = None
     """small, resnet18 or resnet50."""
     size: int | None = None
-    """Pixels that images from files are brought to (default: chosen from the images)."""
+    """Pixels that images from files are brought to (default: chosen from the images, at most 64 in the
+    fast preset)."""
     flip: bool | None = None
     """Whether a mirrored image shows the same thing (default: yes, but not for digits)."""
     known: float = 0.5
@@ -171,7 +176,7 @@ class Options:
     entropy: bool = True
     """Ablation: the entropy term of stage 1."""
     target: Target | None = None
-    """Ablation: where pair similarities come from."""
+    """Ablation: where pair similarities come from; apart is a control that takes all pairs as unlike."""
     threshold: float | None = None
     """For the hard-cosine target: the cosine above which a pair counts as one class."""
     order: Order | None = None
@@ -212,8 +217,8 @@ class Settings:
         )
 
 
-def decide(options: Options) -> Settings:
-    """The preset, changed as the options say."""
+def decide(options: Options, *, stages: int) -> Settings:
+    """The preset, changed as the options say, for a system of one or two stages."""
     preset = PRESETS[options.preset]
     discover = replace(
         preset.discover,
@@ -224,7 +229,7 @@ def decide(options: Options) -> Settings:
     )
     closed = replace(preset.closed_world, **_given(refreshes=options.refreshes))
     if options.epochs is not None:
-        first = options.epochs * (preset.share if "-" in options.method else 1.0)
+        first = options.epochs * (preset.share if stages > 1 else 1.0)
         discover = replace(discover, length=Length(epochs=first))
         closed = replace(closed, length=Length(epochs=options.epochs - first))
     return Settings(

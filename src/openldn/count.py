@@ -15,9 +15,13 @@ from openldn.metrics import confusion, matched
 def estimate(z: Tensor, labels: Tensor, n_known: int, *, seed: int, sample: int = 5000) -> int:
     """The number of novel classes in features z (n, d), labels (n,) with -1 for unlabelled ones.
 
-    Looks at up to three times as many classes as are known, on at most `sample` images.
+    Looks at up to three times as many classes as are known, on at most `sample` images,
+    half of them labelled if there are so many.
     """
-    rows = np.random.default_rng([seed, 0xC0]).permutation(len(z))[:sample]
+    rng, with_label = np.random.default_rng([seed, 0xC0]), labels.numpy() >= 0
+    some = rng.permutation(np.flatnonzero(with_label))[: sample // 2]
+    others = rng.permutation(np.flatnonzero(~with_label))[: sample - len(some)]
+    rows = np.concatenate([some, others])
     features = F.normalize(z, dim=1).numpy()[rows].astype(np.float64)
     given = labels.numpy()[rows]
     labelled = given >= 0

@@ -3,6 +3,7 @@
 import atexit
 import shutil
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,12 +13,13 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from openldn.config import ClosedWorldName, Options
+from openldn.config import PRESETS, ClosedWorldName, Options
 from openldn.data.problem import UNLABELLED
 from openldn.data.sources import arrays
 from openldn.errors import UserError
+from openldn.inference import load_model
 from openldn.model import Model, Prediction
-from openldn.pipeline import go_on, start
+from openldn.pipeline import check, go_on, start
 from openldn.run import Run
 
 
@@ -26,14 +28,15 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     n_novel: how many novel classes there are, or "auto" to estimate it.
     closed_world: stage 2: "mixmatch", "uda", "fixmatch", "mean-teacher", or None for stage 1 alone.
-    backbone: "small", "resnet18", "resnet50", or a module that maps images to features (n, d).
+    backbone: "small", "resnet18", "resnet50", or a module that maps images to features (n, d); a copy
+        is trained, all of it in training mode, each stage from the weights it came with.
     preset: "fast" (minutes on a CPU) or "paper" (the paper's settings and lengths).
     device: "auto", "cpu", "cuda" or "mps".
     epochs: passes over the unlabelled images in all (default: the preset's).
     flip: whether a mirrored image shows the same thing; say False for digits or text.
     seed: seed of all that is random.
-    out: where the run is kept (default: a folder that lasts as long as the process). If it holds an
-        unfinished run of the same images and labels, that run goes on.
+    out: where the run is kept (default: a folder that lasts as long as the process). If it holds a run of
+        the same images, labels and settings, that run goes on, or is taken as it is when finished.
     verbose: whether to show progress.
 
     After `fit`: `classes_` (known ones sorted, then novel ones), `n_known_`, `n_novel_`, `transduction_`
@@ -68,7 +71,7 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> "OpenLDN":
         """Trains on images `X` and labels `y`.
 
-        X: uint8 array (n, h, w) or (n, h, w, 3), or a list of image paths.
+        X: uint8 array (n, h, w) or (n, h, w, 3), or a list of image paths; of what is not square, the centre.
         y: integers with -1 for unlabelled, or strings with "" or None for unlabelled.
         """
         if self.n_novel != "auto" and (
@@ -89,14 +92,15 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             flip=self.flip,
         )
         n_novel = 1 if options.novel == "auto" else int(options.novel or 0)
-        problem = arrays.read(X, y, n_novel=n_novel, flip=self.flip)
-        source = {"kind": "arrays"}
-        path = Path(self.out) if self.out is not None else _passing_folder() / "run"
-        if self.out is not None and path.exists() and not (run := Run.open(path)).finished:
-            self.run_ = go_on(run, problem, None, backbone=custom, quiet=not self.verbose)
+        check(options)
+        problem = arrays.read(X, y, n_novel=n_novel, flip=self.flip, largest=PRESETS[self.preset].largest)
+        quiet = not self.verbose
+        if self.out is not None and Path(self.out).exists():
+            self.run_ = go_on(_same(Path(self.out), options), problem, None, backbone=custom, quiet=quiet)
         else:
-            self.run_ = start(problem, None, options, source, path, backbone=custom, quiet=not self.verbose)
-        self._take(Model.load(self.run_.path, custom))
+            path = Path(self.out) if self.out is not None else _passing_folder() / "run"
+            self.run_ = start(problem, None, options, {"kind": "arrays"}, path, backbone=custom, quiet=quiet)
+        self._take(load_model(self.run_, custom))
         predicted = self._predicted(problem.images).ids.numpy()
         given = problem.labels.numpy()
         self.transduction_ = self.classes_[np.where(given == UNLABELLED, predicted, given)]
@@ -142,22 +146,33 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def load(path: str | Path, *, backbone: nn.Module | None = None) -> OpenLDN:
     """The model of a finished run, as an estimator that can predict."""
     run = Run.open(path)
-    model = Model.load(run.path, backbone)
-    options = run.config["options"]
-    stage_2 = options["method"].partition("openldn-")[2] or None
+    model, options = load_model(run, backbone), run.options
     loaded = OpenLDN(
-        n_novel=options["novel"] if options["novel"] is not None else "auto",
-        closed_world=stage_2,
-        backbone=backbone or options["backbone"],
-        preset=options["preset"],
-        device=options["device"],
-        epochs=options["epochs"],
-        flip=options["flip"] is not False,
-        seed=options["seed"],
+        n_novel=len(model.classes) - model.n_known,
+        closed_world=options.method.partition("openldn-")[2] or None,  # type: ignore[arg-type]
+        backbone=backbone or options.backbone,
+        preset=options.preset,
+        device=options.device,
+        epochs=options.epochs,
+        flip=bool(run.config["image"]["flip"]),
+        seed=options.seed,
     )
     loaded.run_ = run
     loaded._take(model)
     return loaded
+
+
+def _same(path: Path, options: Options) -> Run:
+    """The run at `path`, if it was begun with the same options."""
+    run = Run.open(path)
+    before, now = asdict(run.options), asdict(options)
+    if differing := [name for name in now if now[name] != before[name]]:
+        name = differing[0]
+        raise UserError(
+            f"{path} exists already, with {name} {before[name]!r} instead of {now[name]!r}; "
+            "choose another out, or the same settings"
+        )
+    return run
 
 
 def _passing_folder() -> Path:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from openldn.data.batches import Batch, Batches
 from openldn.data.problem import Problem
-from openldn.errors import Diverged
+from openldn.errors import Diverged, UserError
 from openldn.run import Run
 
 Evaluation = dict[str, Any]
@@ -56,7 +56,7 @@ class Phase(Protocol):
         ...
 
     def after_epoch(self, progress: float) -> None:
-        """What follows an epoch (progress includes it)."""
+        """What follows an epoch, and the last step (progress includes it)."""
         ...
 
     def figures(self) -> Mapping[str, float]:
@@ -76,7 +76,9 @@ class Watcher(Protocol):
     def started(self, phase: str, step: int, steps: int) -> None: ...
     def stepped(self, step: int, losses: Mapping[str, float]) -> None: ...
     def evaluated(self, step: int, evaluation: Evaluation) -> None: ...
-    def ended(self) -> None: ...
+    def ended(self) -> None:
+        """The phase is over, at its end or by an error."""
+        ...
 
 
 def train(
@@ -99,8 +101,13 @@ def train(
     name = f"{number}-{phase.name}"
     step, seconds = 0, 0.0
     if saved := run.load_state(name):
-        phase.load_state_dict(saved["phase"])
-        step, seconds = saved["step"], saved["seconds"]
+        try:
+            phase.load_state_dict(saved["phase"])
+            step, seconds = saved["step"], saved["seconds"]
+        except (RuntimeError, KeyError, ValueError):
+            raise UserError(
+                f"{run.checkpoint(name)} does not fit this run; remove it and resume, or train again"
+            ) from None
     else:
         torch.manual_seed(mixed_seed(seed, number))
         phase.begin(previous)
@@ -110,62 +117,66 @@ def train(
     readings = Readings(phase.name, run, name)
     # A run is logged some hundred times and evaluated some ten times, however long it is.
     log_every = max(1, phase.steps // 100)
-    evaluate_every = max(1, round(phase.steps / phase.epoch / 10))
+    evaluate_every = max(1, phase.steps // 10)
     watcher.started(phase.name, step, phase.steps)
-    batches: Batches | None = None
-    while step < phase.steps:
-        epoch, i = divmod(step, phase.epoch)
-        if batches is None or i == 0:
-            batches = Batches(
-                phase.problem,
-                n_labelled=phase.n_labelled,
-                n_unlabelled=phase.n_unlabelled,
-                labelled_views=phase.labelled_views,
-                unlabelled_views=phase.unlabelled_views,
-                seed=(seed, number, epoch),
-                device=device,
-            )
-        progress = step / phase.steps
-        torch.manual_seed(mixed_seed(seed, number, step))
-        batch = batches[i]
+    try:
+        batches: Batches | None = None
+        while step < phase.steps:
+            epoch, i = divmod(step, phase.epoch)
+            if batches is None or i == 0:
+                batches = Batches(
+                    phase.problem,
+                    n_labelled=phase.n_labelled,
+                    n_unlabelled=phase.n_unlabelled,
+                    labelled_views=phase.labelled_views,
+                    unlabelled_views=phase.unlabelled_views,
+                    seed=(seed, number, epoch),
+                    device=device,
+                )
+            progress = step / phase.steps
+            torch.manual_seed(mixed_seed(seed, number, step + 1))
+            batch = batches[i]
 
-        for group in phase.optimiser.param_groups:
-            group["lr"] = phase.learning_rate(progress)
-        losses = phase.step(batch, progress)
-        phase.optimiser.zero_grad(set_to_none=True)
-        torch.stack([*losses.values()]).sum().backward()
-        phase.optimiser.step()
-        phase.after_step(batch, progress)
-        step += 1
-        readings.add(step, losses)
+            for group in phase.optimiser.param_groups:
+                group["lr"] = phase.learning_rate(progress)
+            losses = phase.step(batch, progress)
+            phase.optimiser.zero_grad(set_to_none=True)
+            torch.stack([*losses.values()]).sum().backward()
+            phase.optimiser.step()
+            phase.after_step(batch, progress)
+            step += 1
+            readings.add(step, losses)
 
-        last = step == phase.steps
-        epoch_ended = step % phase.epoch == 0
-        save = last or time.monotonic() - last_save > save_every
-        if last or save or epoch_ended or step % log_every == 0 or len(readings) >= read_every:
-            means = readings.read(last_good)
-            watcher.stepped(step, means)
-            if last or step % log_every == 0:
+            last = step == phase.steps
+            epoch_ended = step % phase.epoch == 0
+            save = last or time.monotonic() - last_save > save_every
+            if last or save or epoch_ended or step % log_every == 0 or len(readings) >= read_every:
+                means = readings.read(last_good)
+                figures: Mapping[str, float] = {}
+                if last or step % log_every == 0:
+                    figures = phase.figures()
+                    now = round(seconds + time.monotonic() - started, 3)
+                    run.log({"phase": phase.name, "step": step, "seconds": now, **means, **figures})
+                watcher.stepped(step, {**means, **figures})
+            if epoch_ended or last:
+                phase.after_epoch(step / phase.steps)
+            if evaluate and (last or step % evaluate_every == 0):
+                result = evaluate(phase.model)
                 now = round(seconds + time.monotonic() - started, 3)
-                run.log({"phase": phase.name, "step": step, "seconds": now, **means, **phase.figures()})
-        if epoch_ended:
-            phase.after_epoch(step / phase.steps)
-        if evaluate and (last or (epoch_ended and (step // phase.epoch) % evaluate_every == 0)):
-            result = evaluate(phase.model)
-            now = round(seconds + time.monotonic() - started, 3)
-            run.log({"phase": phase.name, "step": step, "seconds": now, **result})
-            watcher.evaluated(step, result)
-        if save:
-            run.save_state(
-                name,
-                {
-                    "step": step,
-                    "seconds": seconds + time.monotonic() - started,
-                    "phase": phase.state_dict(),
-                },
-            )
-            last_good, last_save = step, time.monotonic()
-    watcher.ended()
+                run.log({"phase": phase.name, "step": step, "seconds": now, **result})
+                watcher.evaluated(step, result)
+            if save:
+                run.save_state(
+                    name,
+                    {
+                        "step": step,
+                        "seconds": seconds + time.monotonic() - started,
+                        "phase": phase.state_dict(),
+                    },
+                )
+                last_good, last_save = step, time.monotonic()
+    finally:
+        watcher.ended()
 
 
 class Readings:

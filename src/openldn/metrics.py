@@ -51,8 +51,8 @@ def protocols(counts: Counts, n_known: int, *, ordered: bool = True) -> dict[str
 
     plain = int(np.trace(known)) if ordered else matched(known)
     novel_ids = matched(counts[n_known:, n_known:])
-    everything = matched(counts)
     one = match(counts)
+    everything = sum(int(counts[i, c]) for i, c in one.items())
     one_known = sum(int(counts[i, c]) for i, c in one.items() if c < n_known)
 
     def scores(known_hits: int, novel_hits: int, all_hits: int) -> Scores:

@@ -3,9 +3,11 @@
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -21,8 +23,9 @@ from openldn.metrics import headline
 class Silent:
     """Nobody looks on."""
 
+    def opened(self, run: Path) -> None: ...
     def started(self, phase: str, step: int, steps: int) -> None: ...
-    def stepped(self, step: int, losses: Mapping[str, float]) -> None: ...
+    def stepped(self, step: int, figures: Mapping[str, float]) -> None: ...
     def evaluated(self, step: int, evaluation: Mapping[str, Any]) -> None: ...
     def ended(self) -> None: ...
 
@@ -33,7 +36,11 @@ class Bar(Silent):
     def __init__(self, console: Console):
         self.console = console
 
+    def opened(self, run: Path) -> None:
+        self.console.print(f"The run: {escape(str(run))}", highlight=False, soft_wrap=True)
+
     def started(self, phase: str, step: int, steps: int) -> None:
+        self.figures: dict[str, float] = {}
         self.bar = Progress(
             TextColumn("[bold]{task.description:<12}"),
             BarColumn(bar_width=24),
@@ -47,8 +54,9 @@ class Bar(Silent):
         self.task = self.bar.add_task(phase, total=steps, completed=step, losses="", accuracies="")
         self.bar.start()
 
-    def stepped(self, step: int, losses: Mapping[str, float]) -> None:
-        self.bar.update(self.task, completed=step, losses=_losses(losses))
+    def stepped(self, step: int, figures: Mapping[str, float]) -> None:
+        self.figures |= figures
+        self.bar.update(self.task, completed=step, losses=_short(self.figures))
 
     def evaluated(self, step: int, evaluation: Mapping[str, Any]) -> None:
         self.bar.update(self.task, completed=step, accuracies=_accuracies(evaluation))
@@ -63,14 +71,19 @@ class Lines(Silent):
     def __init__(self, console: Console, every: float = 30.0):
         self.console, self.every = console, every
 
+    def opened(self, run: Path) -> None:
+        self._say(f"the run: {run}")
+
     def started(self, phase: str, step: int, steps: int) -> None:
         self.phase, self.first, self.steps = phase, step, steps
         self.began = self.said = time.monotonic()
-        self.losses = self.accuracies = ""
+        self.figures: dict[str, float] = {}
+        self.step, self.accuracies = step, ""
         self._say(f"{phase}: {'starts' if step == 0 else f'goes on at step {step}'}, {steps} steps")
 
-    def stepped(self, step: int, losses: Mapping[str, float]) -> None:
-        self.losses = _losses(losses)
+    def stepped(self, step: int, figures: Mapping[str, float]) -> None:
+        self.figures |= figures
+        self.step = step
         if time.monotonic() - self.said > self.every:
             self._report(step)
 
@@ -80,18 +93,20 @@ class Lines(Silent):
             self._report(step)
 
     def ended(self) -> None:
-        self._say(f"{self.phase}: done in {time.monotonic() - self.began:.0f} s")
+        how = "done" if self.step == self.steps else f"stopped at step {self.step}"
+        self._say(f"{self.phase}: {how}, {time.monotonic() - self.began:.0f} s")
 
     def _report(self, step: int) -> None:
         taken = time.monotonic() - self.began
         left = taken / max(1, step - self.first) * (self.steps - step)
         self._say(
-            f"{self.phase}: step {step}/{self.steps}, {left:.0f} s left, {self.losses} {self.accuracies}"
+            f"{self.phase}: step {step}/{self.steps}, {left:.0f} s left, "
+            f"{_short(self.figures)} {self.accuracies}"
         )
 
     def _say(self, line: str) -> None:
         self.said = time.monotonic()
-        self.console.print(line.rstrip(), highlight=False, soft_wrap=True)
+        self.console.print(line.rstrip(), highlight=False, markup=False, soft_wrap=True)
 
 
 def watcher(quiet: bool = False) -> Silent:
@@ -102,8 +117,11 @@ def watcher(quiet: bool = False) -> Silent:
     return Bar(console) if console.is_terminal and sys.stdout.isatty() else Lines(console)
 
 
-def _losses(losses: Mapping[str, float]) -> str:
-    return " ".join(f"{name} {value:.3f}" for name, value in losses.items())
+def _short(figures: Mapping[str, float]) -> str:
+    """Losses, and whether similarities tell pairs apart; the rest is in the log."""
+    left_out = ("pseudo_labelled", "omega_gradient", "similarity_mean", "pseudo_labels")
+    shown = {name.replace("similarity_", ""): v for name, v in figures.items() if name not in left_out}
+    return " ".join(f"{name} {value:.3f}" for name, value in shown.items())
 
 
 def _accuracies(evaluation: Mapping[str, Any]) -> str:

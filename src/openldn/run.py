@@ -7,19 +7,22 @@ import csv
 import json
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from openldn.config import Options, Settings
 from openldn.errors import UserError
 
+T = TypeVar("T")
 FORMAT = 1  # raised when old runs can no longer be read
 
 
@@ -63,7 +66,45 @@ class Run:
                 f"{path / 'config.json'} is damaged ({min(lacking)!r} is missing); "
                 "train again, or take the run from a backup"
             )
+        if links := [file for file in path.rglob("*") if file.is_symlink()]:
+            raise UserError(f"{links[0]} is a link, which no run holds; copy the run without links")
         return Run(path, config)
+
+    @property
+    def options(self) -> Options:
+        """What was chosen for this run."""
+        return self._restored(lambda: Options(**self.config["options"]))
+
+    @property
+    def settings(self) -> Settings:
+        """What was decided for this run."""
+        return self._restored(lambda: Settings.from_json(self.config["settings"]))
+
+    def _restored(self, restore: Callable[[], T]) -> T:
+        try:
+            return restore()
+        except (TypeError, KeyError):
+            raise UserError(
+                f"{self.path / 'config.json'} does not fit this version of openldn; train again"
+            ) from None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Within, no other process may train this run."""
+        with (self.path / ".lock").open("w") as f:
+            if sys.platform != "win32":
+                import fcntl
+
+                try:
+                    fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise UserError(
+                        f"{self.path} is being trained by another process; wait for it, or stop it first"
+                    ) from None
+            try:
+                yield
+            finally:
+                (self.path / ".lock").unlink()
 
     @property
     def finished(self) -> bool:
@@ -82,7 +123,7 @@ class Run:
     def log(self, record: Mapping[str, Any]) -> None:
         """One line more in `metrics.jsonl`; numbers that are not finite become null."""
         with (self.path / "metrics.jsonl").open("a") as f:
-            f.write(json.dumps(_finite(record)) + "\n")
+            f.write(json.dumps(finite(record)) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """All lines of `metrics.jsonl`."""
@@ -92,7 +133,7 @@ class Run:
     def cut_log(self) -> None:
         """Drops what was logged after the last checkpoint: it will be logged again."""
         files = (self.path / "checkpoints").glob("*.safetensors")
-        length = max((int(read_tensors(file)[1]["log_length"]) for file in files), default=0)
+        length = max((int(read_metadata(file)["log_length"]) for file in files), default=0)
         if self._log_length > length:
             os.truncate(self.path / "metrics.jsonl", length)
 
@@ -173,10 +214,15 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata of a safetensors file."""
+    metadata = read_metadata(path)
+    return load_file(path), metadata
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The metadata of a safetensors file alone."""
     try:
         with safe_open(path, "pt") as f:
-            metadata = dict(f.metadata() or {})
-        return load_file(path), metadata
+            return dict(f.metadata() or {})
     except FileNotFoundError:
         raise UserError(
             f"{path} is missing: the run is incomplete; go on with it: openldn resume RUN"
@@ -202,6 +248,7 @@ def _whole_folder(path: Path) -> Iterator[Path]:
 
 def _whole(path: Path, write: Any) -> None:
     part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)
     try:
         write(part)
         with part.open("rb") as f:
@@ -242,9 +289,10 @@ def _unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     return value
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same with None for numbers that are not finite, which JSON does not know."""
     if isinstance(value, Mapping):
-        return {key: _finite(v) for key, v in value.items()}
+        return {key: finite(v) for key, v in value.items()}
     if isinstance(value, float) and not torch.isfinite(torch.tensor(value)):
         return None
     return value

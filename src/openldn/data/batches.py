@@ -13,6 +13,7 @@ from torch import Tensor
 
 from openldn.data.problem import Problem
 from openldn.data.views import views
+from openldn.device import views_on
 
 
 class Batch(NamedTuple):
@@ -61,7 +62,7 @@ class Batches:
         seed: tuple[int, ...],
         device: torch.device,
     ):
-        self.problem, self.device = problem, device
+        self.problem, self.device, self.views_on = problem, device, views_on(device)
         self.labelled_views, self.unlabelled_views = labelled_views, unlabelled_views
         self._labelled = Stream(problem.labelled, n_labelled, (*seed, 0))
         # Where every image has been given a pseudo-label, all of them serve as unlabelled ones.
@@ -71,10 +72,13 @@ class Batches:
     def __getitem__(self, i: int) -> Batch:
         """The i-th batch; its views are drawn from torch's global generator."""
         rows_l, rows_u = self._labelled[i], self._unlabelled[i]
-        images, flip = self.problem.images, self.problem.flip
         return Batch(
-            x=views(images[rows_l].to(self.device), self.labelled_views, flip),
+            x=self._views(rows_l, self.labelled_views),
             y=self.problem.labels[rows_l].to(self.device),
-            u=views(images[rows_u].to(self.device), self.unlabelled_views, flip),
+            u=self._views(rows_u, self.unlabelled_views),
             rows=rows_u,
         )
+
+    def _views(self, rows: Tensor, names: tuple[str, ...]) -> tuple[Tensor, ...]:
+        images = self.problem.images[rows].to(self.views_on)
+        return tuple(view.to(self.device) for view in views(images, names, self.problem.flip))

@@ -29,11 +29,11 @@ def find(folder: Path) -> list[Path]:
     )
 
 
-def choose_size(paths: Sequence[Path]) -> tuple[int, int]:
+def choose_size(paths: Sequence[Path], largest: int = 224) -> tuple[int, int]:
     """Pixels and channels that suit the images, from their headers.
 
     Small square images that are all alike (8 to 64 pixels) stay as they are; others are brought to the
-    usual size nearest to the median of their shorter sides. Grey only if all are grey.
+    usual size nearest to the median of their shorter sides, at most `largest`. Grey only if all are grey.
     """
     shapes, grey = [], True
     for path in paths:
@@ -44,7 +44,7 @@ def choose_size(paths: Sequence[Path]) -> tuple[int, int]:
     if len(set(shapes)) == 1 and shapes[0][0] == shapes[0][1] and SMALLEST <= shapes[0][0] <= 64:
         return shapes[0][0], channels
     shorter = float(np.median([min(shape) for shape in shapes]))
-    return min(SIZES, key=lambda size: abs(size - shorter)), channels
+    return min((s for s in SIZES if s <= largest), key=lambda size: abs(size - shorter)), channels
 
 
 def check_size(size: int) -> int:

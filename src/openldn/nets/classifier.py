@@ -41,7 +41,7 @@ def pixel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
     # Sums of bytes and of their squares, image by image, so that no float copy of everything is made.
     total = torch.zeros(images.shape[1], dtype=torch.float64)
     squares = torch.zeros_like(total)
-    for part in images.split(4096):
+    for part in images.split(_chunk(images, 2**24)):
         values = part.double()
         total += values.sum((0, 2, 3))
         squares += values.square().sum((0, 2, 3))
@@ -51,14 +51,22 @@ def pixel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def infer(network: nn.Module, images: Tensor, batch: int = 512) -> Outputs:
+def infer(network: nn.Module, images: Tensor) -> Outputs:
     """What the network says of clean images, uint8 (n, c, h, w), in evaluation mode; on the CPU."""
     device = next(network.parameters()).device
-    training = network.training
+    training = {m for m in network.modules() if m.training}
     network.eval()
-    parts = [network(part.to(device).float().div_(255)) for part in images.split(batch)]
-    network.train(training)
+    try:
+        parts = [network(part.to(device).float().div_(255)) for part in images.split(_chunk(images, 2**21))]
+    finally:
+        for m in training:  # each as it was: a network may keep parts of itself in evaluation mode
+            m.training = True
     return Outputs(torch.cat([p.z for p in parts]).cpu(), torch.cat([p.logits for p in parts]).cpu())
+
+
+def _chunk(images: Tensor, values: int) -> int:
+    """How many images hold so many values, at least one: memory stays bounded whatever their size."""
+    return max(1, values // images[0].numel()) if len(images) else 1
 
 
 @contextmanager

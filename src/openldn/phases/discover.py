@@ -35,6 +35,15 @@ from openldn.nets.similarity import PairSimilarity
 from openldn.phases.schedule import learning_rate, steps_for
 
 
+def composition(problem: Problem, settings: config.Discover) -> tuple[int, int]:
+    """How many labelled and unlabelled images a step has."""
+    share = 0.5
+    if settings.composition == "proportional":
+        share = min(max(len(problem.labelled) / len(problem.images), 0.1), 0.5)
+    n_labelled = max(round(share * settings.batch), 1)
+    return n_labelled, settings.batch - n_labelled
+
+
 class Discover:
     """The phase: one network, one similarity network, two optimisers."""
 
@@ -47,13 +56,8 @@ class Discover:
         self.similarity = PairSimilarity(network.head.in_features).to(network.head.weight.device)
         self.optimiser: torch.optim.Optimizer = torch.optim.Adam(network.parameters(), lr=settings.lr)
         self.similarity_optimiser = torch.optim.Adam(self.similarity.parameters(), lr=settings.similarity_lr)
-        n_labelled, n_unlabelled = len(problem.labelled), len(problem.unlabelled)
-        share = 0.5
-        if settings.composition == "proportional":
-            share = min(max(n_labelled / (n_labelled + n_unlabelled), 0.1), 0.5)
-        self.n_labelled = max(round(share * settings.batch), 1)
-        self.n_unlabelled = settings.batch - self.n_labelled
-        self.epoch, self.steps = steps_for(settings.length, n_unlabelled, self.n_unlabelled)
+        self.n_labelled, self.n_unlabelled = composition(problem, settings)
+        self.epoch, self.steps = steps_for(settings.length, len(problem.unlabelled), self.n_unlabelled)
         self._seen: dict[str, Tensor] = {}
 
     @property
@@ -66,6 +70,10 @@ class Discover:
 
     def learning_rate(self, progress: float) -> float:
         return learning_rate(self.settings.lr, self.settings.schedule, progress)
+
+    def theta(self) -> dict[str, nn.Parameter]:
+        """The parameters that are trained; a user's backbone may hold frozen ones."""
+        return {name: p for name, p in self.network.named_parameters() if p.requires_grad}
 
     # -------------------------------------------------------------------------------- the method
 
@@ -93,6 +101,8 @@ class Discover:
                 s = cosine(z).clamp(0, 1)
             case "hard-cosine":
                 s = (cosine(z) > self.settings.threshold).to(p.dtype)
+            case "apart":  # a control: what the loss does without knowing anything
+                s = torch.zeros(len(z), len(z), dtype=p.dtype, device=p.device)
             case "nearest":
                 partner = nearest_pairs(z, y)
                 s = F.one_hot(partner, len(z)).to(p.dtype)
@@ -110,23 +120,25 @@ class Discover:
         due = self._bilevel and self._turn(progress)
         if due and self.settings.order == "omega-first":
             # look ahead        θ' = θ − α ∇ L_nov(θ, Ω)
-            theta = dict(self.network.named_parameters())
+            theta = self.theta()
             loss = torch.stack([*self.losses(z, logits, y, self.settings.attach != "neither").values()])
-            slopes = torch.autograd.grad(loss.sum(), [*theta.values()], retain_graph=True)
+            slopes = torch.autograd.grad(
+                loss.sum(), [*theta.values()], retain_graph=True, materialize_grads=True
+            )
             ahead = {
                 name: p.detach() - self.settings.alpha * g
                 for (name, p), g in zip(theta.items(), slopes, strict=True)
             }
             self.improve_similarity(x, y, theta, ahead)
         elif due:
-            self._before = {name: p.detach().clone() for name, p in self.network.named_parameters()}
+            self._before = {name: p.detach().clone() for name, p in self.theta().items()}
         return self.losses(z, logits, y, self.settings.attach == "both")
 
     def after_step(self, batch: Batch, progress: float) -> None:
         """With the order `theta-first`: Ω learns from where the real step has led."""
         if self._bilevel and self._turn(progress) and self.settings.order == "theta-first":
             x = torch.cat([*batch.x, *batch.u])
-            now = {name: p.detach() for name, p in self.network.named_parameters()}
+            now = {name: p.detach() for name, p in self.theta().items()}
             self.improve_similarity(x, batch.y, self._before, now)
 
     def improve_similarity(self, x: Tensor, y: Tensor, theta: Params, ahead: Params) -> None:
@@ -147,7 +159,8 @@ class Discover:
             ahead = {name: p.requires_grad_() for name, p in ahead.items()}
             _, logits = functional_call(self.network, ahead, (x,))
             outer = F.cross_entropy(logits[:l], y)
-            v = dict(zip(ahead, torch.autograd.grad(outer, [*ahead.values()]), strict=True))
+            slopes = torch.autograd.grad(outer, [*ahead.values()], materialize_grads=True)
+            v = dict(zip(ahead, slopes, strict=True))
             omega = [*self.similarity.parameters()]
             slopes = hypergradient(z_and_p, inner, theta, v, omega, self.settings.alpha)
         for w, g in zip(omega, slopes, strict=True):

@@ -11,6 +11,7 @@ from openldn import config
 from openldn.data.batches import Batch
 from openldn.data.problem import Problem
 from openldn.nets.classifier import Classifier
+from openldn.phases.discover import composition
 from openldn.phases.schedule import learning_rate, steps_for
 
 
@@ -25,7 +26,8 @@ class Supervised:
         self.problem, self.network, self.settings = problem, network, settings
         self.optimiser: torch.optim.Optimizer = torch.optim.Adam(network.parameters(), lr=settings.lr)
         self.n_labelled, self.n_unlabelled = settings.batch, 0
-        self.epoch, self.steps = steps_for(settings.length, len(problem.unlabelled), settings.batch)
+        _, n_unlabelled = composition(problem, settings)
+        self.epoch, self.steps = steps_for(settings.length, len(problem.unlabelled), n_unlabelled)
 
     @property
     def model(self) -> nn.Module:

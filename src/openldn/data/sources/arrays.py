@@ -14,9 +14,9 @@ from openldn.data.problem import UNLABELLED, Problem, encode
 from openldn.errors import UserError
 
 
-def read(X: Any, y: Any, *, n_novel: int, flip: bool = True, size: int | None = None) -> Problem:
+def read(X: Any, y: Any, *, n_novel: int, flip: bool = True, largest: int = 224) -> Problem:
     """The problem in images `X` and labels `y`, as the estimator takes them."""
-    pixels, names = read_images(X, size=size)
+    pixels, names = read_images(X, largest=largest)
     labels, classes = read_labels(y)
     if len(labels) != len(pixels):
         raise UserError(f"there are {len(pixels)} images but {len(labels)} labels; give one label an image")
@@ -24,13 +24,15 @@ def read(X: Any, y: Any, *, n_novel: int, flip: bool = True, size: int | None = 
 
 
 def read_images(
-    X: Any, *, size: int | None = None, channels: int | None = None
+    X: Any, *, size: int | None = None, channels: int | None = None, largest: int = 224
 ) -> tuple[Tensor, tuple[str, ...]]:
     """uint8 (n, c, h, w) and names, from an array (n, h, w) or (n, h, w, 3) or a list of paths."""
     if isinstance(X, str | PathLike):
         raise UserError(f"{str(X)!r} is a single path; give a list of image paths")
     if (paths := _paths(X)) is not None:
-        chosen, found = images.choose_size(paths) if size is None or channels is None else (size, channels)
+        chosen, found = (
+            images.choose_size(paths, largest) if size is None or channels is None else (size, channels)
+        )
         return images.read(paths, size or chosen, channels or found), tuple(map(str, paths))
     try:
         array = np.asarray(X)
@@ -51,9 +53,12 @@ def read_images(
             "(floats from 0 to 1: (255 * X).round().astype('uint8'))"
         )
     n, h, w = array.shape[:3]
-    if h != w or h < 8:
-        raise UserError(f"images of {h} x {w} pixels cannot be used; give square ones of at least 8 pixels")
-    given = torch.from_numpy(array.reshape(n, h, w, -1).copy()).permute(0, 3, 1, 2)
+    side = min(h, w)
+    if side < images.SMALLEST:
+        raise UserError(f"images of {h} x {w} pixels cannot be used; give at least {images.SMALLEST} pixels")
+    top, left = (h - side) // 2, (w - side) // 2  # of what is not square, the centre
+    array, h = array[:, top : top + side, left : left + side], side
+    given = torch.from_numpy(array.reshape(n, side, side, -1).copy()).permute(0, 3, 1, 2)
     # Into a tensor made anew: with one channel, `contiguous` keeps strides that send convolutions elsewhere.
     pixels = torch.empty(given.shape, dtype=torch.uint8).copy_(given)
     if channels is not None and pixels.shape[1] != channels:

@@ -11,7 +11,13 @@ UNLABELLED_FOLDERS = ("unlabelled", "unlabeled")
 
 
 def read(
-    folder: Path, labels: Path | None, *, n_novel: int, flip: bool = True, size: int | None = None
+    folder: Path,
+    labels: Path | None,
+    *,
+    n_novel: int,
+    flip: bool = True,
+    size: int | None = None,
+    largest: int = 224,
 ) -> Problem:
     """`folder`/<class>/* are labelled and `folder`/unlabelled/* not; or `labels` says which are."""
     if not folder.is_dir():
@@ -26,7 +32,7 @@ def read(
     names = [path.relative_to(folder).as_posix() for path in paths]
     given = _from_folders(folder, names) if labels is None else from_csv(labels, names)
     ids, classes = encode(given)
-    chosen, channels = images.choose_size(paths)
+    chosen, channels = images.choose_size(paths, largest)
     pixels = images.read(paths, chosen if size is None else size, channels)
     return Problem(pixels, ids, tuple(names), classes, n_novel, flip)
 
