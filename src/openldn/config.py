@@ -132,7 +132,7 @@ PRESETS: dict[str, Preset] = {
             refreshes=10,
         ),
         share=0.5,
-        largest=64,
+        largest=32,
     ),
 }
 
@@ -157,7 +157,7 @@ class Options:
     backbone: str | None = None
     """small, resnet18 or resnet50."""
     size: int | None = None
-    """Pixels that images from files are brought to (default: chosen from the images, at most 64 in the
+    """Pixels that images from files are brought to (default: chosen from the images, at most 32 in the
     fast preset)."""
     flip: bool | None = None
     """Whether a mirrored image shows the same thing (default: yes, but not for digits)."""
