@@ -13,8 +13,9 @@ from openldn.bilevel import hypergradient
 from openldn.config import PRESETS
 from openldn.data.batches import Batch
 from openldn.data.problem import Problem
+from openldn.forward_mode import directional
 from openldn.losses import pair_loss
-from openldn.nets.classifier import Classifier
+from openldn.nets.classifier import Classifier, statistics_frozen
 from openldn.nets.similarity import PairSimilarity
 from openldn.phases.discover import Discover
 
@@ -166,3 +167,32 @@ def test_detached_features_get_no_gradient_through_the_similarity_net() -> None:
     attached = made.pair(z[:13], p, seen.y, attach=True)
     assert float(torch.autograd.grad(attached, z, retain_graph=True)[0].norm()) > 0
     assert not made.pair(z[:13], p, seen.y, attach=False).requires_grad
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param([nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.BatchNorm2d(4)], id="bias and stride"),
+        pytest.param([nn.Conv2d(3, 6, 3, groups=3, padding="same"), nn.ReLU()], id="groups"),
+        pytest.param([nn.BatchNorm2d(3), nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4, affine=False)], id="norm"),
+        pytest.param([nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4).eval(), nn.Tanh()], id="norm in evaluation"),
+        pytest.param([nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 2).requires_grad_(False)], id="frozen weights"),
+        pytest.param([nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.MaxPool2d(2)], id="other layers"),
+    ],
+)
+def test_forward_mode_equals_torchs_own(body: list[nn.Module]) -> None:
+    torch.manual_seed(3)
+    network = nn.Sequential(*body).double()
+    x = torch.randn(5, 3, 9, 9, dtype=torch.float64)
+    theta = {name: p for name, p in network.named_parameters() if p.requires_grad}
+    v = {name: torch.randn_like(p) for name, p in theta.items()}
+
+    def f(params):
+        return (functional_call(network, dict(params), (x,)),)
+
+    with statistics_frozen(network):
+        with torch.no_grad():
+            u, u_dot = torch.func.jvp(f, ({k: p.detach() for k, p in theta.items()},), (v,))
+        values, slopes = directional(f, theta, v)
+    torch.testing.assert_close(values, u, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(slopes, u_dot, rtol=1e-10, atol=1e-10)

@@ -15,14 +15,13 @@ and an ordinary backward pass through *that* gives the gradient. Terms of the in
 depend on ω matter for θ' but not for D, so they can be left out of `inner` here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.func import jvp
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-Params = Mapping[str, Tensor]
+from openldn.forward_mode import Params, directional
 
 
 def hypergradient(
@@ -37,9 +36,6 @@ def hypergradient(
 
     `outputs` maps θ to the tuple u; `inner` maps u to a scalar and depends on `omega` through its closure.
     """
-    constant = {name: p.detach() for name, p in theta.items()}
-    # Attention has a forward-mode derivative in its plain form only, which this asks for.
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        u, u_dot = jvp(outputs, (constant,), ({name: v[name] for name in constant},))[:2]
+    u, u_dot = directional(outputs, theta, v)
     slope = jvp(inner, u, u_dot)[1]
     return torch.autograd.grad(-alpha * slope, omega)

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from openldn import config
-from openldn.bilevel import Params, hypergradient
+from openldn.bilevel import hypergradient
 from openldn.data.batches import Batch
 from openldn.data.problem import Problem
+from openldn.forward_mode import Params
 from openldn.losses import (
     cosine,
     entropy_loss,
