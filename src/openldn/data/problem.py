@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -120,6 +121,21 @@ class Truth:
     @property
     def n_classes(self) -> int:
         return len(self.classes)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A benchmark as its image files, all with their classes, before any is opened."""
+
+    name: str
+    root: Path  # an image is named by its path below this
+    paths: tuple[Path, ...]
+    labels: NDArray[np.int64]  # (n,)
+    test_paths: tuple[Path, ...]
+    test_labels: NDArray[np.int64]
+    classes: tuple[str | int, ...]
+    size: int  # pixels that the paper brings them to
+    flip: bool = True
 
 
 @dataclass(frozen=True)
