@@ -165,6 +165,8 @@ class Options:
     """Of a named set's classes, the share that is known."""
     labelled: float = 0.5
     """Of a named set's known images, the share that is labelled."""
+    split: str | None = None
+    """The split.json of another run: the same images are labelled."""
     images: int | None = None
     """Of a named set's training images, take only so many, evenly from all classes."""
     data_dir: str | None = None

@@ -6,23 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from openldn import device, metrics
 from openldn.data import images as image_files
-from openldn.data import reading
+from openldn.data import reading, store
+from openldn.data.pixels import Images
 from openldn.data.problem import Truth
-from openldn.data.sources import folder
+from openldn.data.sources import arrays, folder
 from openldn.errors import UserError
 from openldn.model import Model
-from openldn.run import Run, read_json, write_csv
+from openldn.run import SKIPPED, Run, read_json, write_csv
 
 PREDICTIONS = ("image", "label", "confidence", "kind")
 CHUNK = 1000  # images decoded and labelled at a time
 
 
 def predict(run: Run | str | Path, images: str | Path, out: str | Path) -> int:
-    """Labels new images, a file or all below a folder, into a CSV file; gives their number."""
+    """Labels new images, a file or all below a folder, into a CSV file; gives their number.
+
+    Images that cannot be read are left out, and listed with their reasons in a second file beside it.
+    """
     run, data, out = _finished(run), Path(images), Path(out)
     model = load_model(run)
     if not data.exists():
@@ -37,17 +40,33 @@ def predict(run: Run | str | Path, images: str | Path, out: str | Path) -> int:
             f"there is no folder {out.parent} to write {out.name} in; make it, or choose another --out"
         )
 
+    skipped: dict[Path, str] = {}
+
+    def name(path: Path) -> str:
+        return image_files.shown(path.relative_to(data).as_posix() if data.is_dir() else path)
+
     def rows() -> Iterator[Sequence[Any]]:
         for i in range(0, len(paths), CHUNK):
             part = paths[i : i + CHUNK]
-            names = [path.relative_to(data).as_posix() if data.is_dir() else str(path) for path in part]
-            yield from prediction_rows(model, names, image_files.read(part, model.size, model.channels))
+            pixels, unreadable = arrays.decode_readable(part, model.size, model.channels)
+            skipped.update(unreadable)
+            yield from prediction_rows(model, [name(path) for path in part if path not in unreadable], pixels)
+            if len(skipped) == len(paths):
+                path, reason = next(iter(skipped.items()))
+                raise UserError(
+                    f"{name(path)} cannot be read ({reason}); give an image or a folder of images"
+                )
 
     write_csv(out, PREDICTIONS, rows())
-    return len(paths)
+    if skipped:
+        left_out = [(name(path), reason) for path, reason in skipped.items()]
+        beside = out.with_name(f"{out.stem}.skipped.csv")
+        write_csv(beside, SKIPPED, left_out)
+        image_files.warn_of_unreadable(left_out, len(paths), str(beside))
+    return len(paths) - len(skipped)
 
 
-def prediction_rows(model: Model, names: Sequence[str], images: Tensor) -> Iterator[Sequence[Any]]:
+def prediction_rows(model: Model, names: Sequence[str], images: Images) -> Iterator[Sequence[Any]]:
     """Rows of `image,label,confidence,kind`."""
     prediction = model.predict(images)
     labels = [model.classes[i] for i in prediction.ids.tolist()]
@@ -69,9 +88,15 @@ def evaluate(run: Run | str | Path, truth: str | Path | None = None) -> dict[str
         raise UserError(
             f"{run.path} has no test images; give true classes of unlabelled images with --truth FILE.csv"
         )
-    _, test = reading.read(source, run.options)
+    test = reread(run).truth
     assert test is not None
     return score(load_model(run), test)
+
+
+def reread(run: Run, watch: store.Watch | None = None) -> reading.Given:
+    """What a run was begun with."""
+    split = run.path / "split.json" if run.options.split is not None else None
+    return reading.read(run.config["data"], run.options, split=split, watch=watch)
 
 
 def score(model: Model, truth: Truth) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from openldn.data.images import LARGEST, SMALLEST
+from openldn.data.pixels import Images
 from openldn.data.problem import Problem
 from openldn.errors import UserError
 from openldn.nets import backbones
@@ -47,7 +48,7 @@ class Model:
     size: int
     channels: int
 
-    def predict(self, images: Tensor) -> Prediction:
+    def predict(self, images: Images) -> Prediction:
         """uint8 (n, c, h, w) -> probabilities and features."""
         outputs = infer(self.network, images)
         return Prediction(self.predictor.probabilities(outputs), outputs.z)

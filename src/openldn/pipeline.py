@@ -1,7 +1,7 @@
 """From images and a few labels to a run: the one place where the parts meet."""
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -13,10 +13,11 @@ from torch import nn
 import openldn
 from openldn import count, device, loop
 from openldn.config import Length, Options, Settings, decide
-from openldn.data import reading
+from openldn.data import reading, split
+from openldn.data.pixels import Part
 from openldn.data.problem import Problem, Truth
 from openldn.errors import UserError
-from openldn.inference import PREDICTIONS, prediction_rows, score
+from openldn.inference import PREDICTIONS, prediction_rows, reread, score
 from openldn.model import Model, new_network
 from openldn.nets import backbones
 from openldn.nets.classifier import Classifier, infer
@@ -47,8 +48,9 @@ def train(
     name = f"{Path(data).resolve().name}-{options.method}"
     path = Path(out) if out is not None else _free(Path("runs") / name)
     check_absent(path)
-    problem, truth = reading.read(source, options)
-    return start(problem, truth, options, source, path, quiet=quiet)
+    who = None if options.split is None else Path(options.split)
+    given = reading.read(source, options, split=who, watch=watcher(quiet).counted)
+    return start(given.problem, given.truth, options, source, path, skipped=given.skipped, quiet=quiet)
 
 
 def resume(path: str | Path, *, quiet: bool = False) -> Run:
@@ -63,8 +65,8 @@ def resume(path: str | Path, *, quiet: bool = False) -> Run:
             f"{path} was begun from arrays in Python, which are not kept in a run; "
             "go on with it there: OpenLDN(..., out=path).fit(X, y) with the same arrays and settings"
         )
-    problem, truth = reading.read(source, run.options)
-    return go_on(run, problem, truth, quiet=quiet)
+    given = reread(run, watcher(quiet).counted)
+    return go_on(run, given.problem, given.truth, quiet=quiet)
 
 
 def start(
@@ -76,9 +78,13 @@ def start(
     *,
     settings: Settings | None = None,
     backbone: nn.Module | None = None,
+    skipped: Sequence[tuple[str, str]] = (),
     quiet: bool = False,
 ) -> Run:
-    """A new run at `path`, taken to its end; `settings` overrule what the options decide."""
+    """A new run at `path`, taken to its end; `settings` overrule what the options decide.
+
+    `skipped` are files that were left out, and why.
+    """
     check(options)
     problem.check()
     settings = settings or decide(options, stages=len(recipe(options.method).phases))
@@ -97,13 +103,14 @@ def start(
             "size": problem.images.shape[3],
             "channels": problem.images.shape[1],
             "flip": problem.flip,
+            "fit": "shorter side brought to size, centre cut out",
         },
         "device": device.pick(options.device).type,
         "threads": torch.get_num_threads(),
         "options": asdict(options),
         "settings": settings.to_json(),
     }
-    run = Run.create(path, config, _split_record(problem))
+    run = Run.create(path, config, split.record(problem), skipped)
     return go_on(run, problem, truth, backbone=backbone, quiet=quiet)
 
 
@@ -220,7 +227,7 @@ def _model(network: nn.Module, problem: Problem, system: Recipe, settings: Setti
     """The network with its predictor, which may look at what the network says of the unlabelled images."""
     assert isinstance(network, Classifier)
     predictor = PREDICTORS[system.predictor]()
-    predictor.fit(lambda: infer(network, problem.images[problem.unlabelled]), problem, settings.seed)
+    predictor.fit(lambda: infer(network, Part(problem.images, problem.unlabelled)), problem, settings.seed)
     return Model(
         network=network,
         predictor=predictor,
@@ -245,25 +252,12 @@ def _finish(run: Run, model: Model, problem: Problem, truth: Truth | None) -> No
     """Writes what a run leaves behind; the model last, since it says that the run is finished."""
     rows = problem.unlabelled
     names = [problem.names[i] for i in rows.tolist()]
-    write_csv(run.path / "predictions.csv", PREDICTIONS, prediction_rows(model, names, problem.images[rows]))
+    images = Part(problem.images, rows)
+    write_csv(run.path / "predictions.csv", PREDICTIONS, prediction_rows(model, names, images))
     if truth is not None:
         last = run.metrics()[-1]
         run.log({"phase": "final", "step": last["step"], "seconds": last["seconds"], **score(model, truth)})
     model.save(run.path)
-
-
-# ----------------------------------------------------------------------------------- what a run records
-
-
-def _split_record(problem: Problem) -> dict[str, Any]:
-    """Who is labelled and as what, by file or row."""
-    by_class: dict[str, list[str]] = {str(name): [] for name in problem.classes}
-    for i in problem.labelled.tolist():
-        by_class[str(problem.classes[int(problem.labels[i])])].append(problem.names[i])
-    return {
-        "labelled": by_class,
-        "unlabelled": [problem.names[i] for i in problem.unlabelled.tolist()],
-    }
 
 
 def _free(path: Path) -> Path:

@@ -12,6 +12,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -23,6 +24,7 @@ from openldn.metrics import headline
 class Silent:
     """Nobody looks on."""
 
+    def counted(self, what: str, done: int, total: int) -> None: ...
     def opened(self, run: Path) -> None: ...
     def started(self, phase: str, step: int, steps: int) -> None: ...
     def stepped(self, step: int, figures: Mapping[str, float]) -> None: ...
@@ -33,8 +35,29 @@ class Silent:
 class Bar(Silent):
     """A progress bar with losses, accuracies and time left."""
 
+    counting: tuple[str, Progress, TaskID] | None = None
+
     def __init__(self, console: Console):
         self.console = console
+
+    def counted(self, what: str, done: int, total: int) -> None:
+        """So many files have been looked at."""
+        if self.counting is None or self.counting[0] != what:
+            bar = Progress(
+                TextColumn("[bold]{task.description:<12}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                console=self.console,
+            )
+            self.counting = (what, bar, bar.add_task(what, total=total))
+            bar.start()
+        _, bar, task = self.counting
+        bar.update(task, completed=done)
+        if done == total:
+            bar.stop()
+            self.counting = None
 
     def opened(self, run: Path) -> None:
         self.console.print(f"The run: {escape(str(run))}", highlight=False, soft_wrap=True)
@@ -70,6 +93,17 @@ class Lines(Silent):
 
     def __init__(self, console: Console, every: float = 30.0):
         self.console, self.every = console, every
+        self.said = time.monotonic()
+        self.counting: tuple[str, float] | None = None
+
+    def counted(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        self.counting = (
+            self.counting if self.counting is not None and self.counting[0] == what else (what, now)
+        )
+        taken = now - self.counting[1]
+        if now - self.said > self.every or (done == total and taken > self.every / 3):
+            self._say(f"{what}: {done}/{total}, {taken / done * (total - done):.0f} s left")
 
     def opened(self, run: Path) -> None:
         self._say(f"the run: {run}")

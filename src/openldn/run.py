@@ -23,6 +23,7 @@ from openldn.config import Options, Settings
 from openldn.errors import UserError
 
 T = TypeVar("T")
+SKIPPED = ("image", "reason")
 FORMAT = 1  # raised when old runs can no longer be read
 
 
@@ -38,12 +39,19 @@ class Run:
     # ------------------------------------------------------------------------- making and finding
 
     @staticmethod
-    def create(path: Path, config: Mapping[str, Any], split: Mapping[str, Any]) -> "Run":
+    def create(
+        path: Path,
+        config: Mapping[str, Any],
+        split: Mapping[str, Any],
+        skipped: Sequence[tuple[str, str]] = (),
+    ) -> "Run":
         """A new run at `path`, which must not exist: nothing is ever overwritten."""
         record = {"format": FORMAT, **config}
         with _whole_folder(path) as half_made:
             write_json(half_made / "config.json", record)
             write_json(half_made / "split.json", split)
+            if skipped:
+                write_csv(half_made / "skipped.csv", SKIPPED, skipped)
             (half_made / "checkpoints").mkdir()
         return Run(path, record)
 

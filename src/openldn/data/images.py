@@ -1,49 +1,96 @@
-"""Image files to pixels."""
+"""Image files to pixels. Knows nothing of torch, so that worker processes start soon."""
 
+import hashlib
+import os
+import stat
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
-from torch import Tensor
 
-from openldn.errors import UserError
+from openldn.errors import OpenLDNWarning, UserError
 
+T = TypeVar("T")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 SIZES = (32, 64, 96, 128, 224)
 SMALLEST, LARGEST = 8, 1024  # pixels that images may be brought to
 GREY = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes without colour
+PRINT = 16  # bytes of a fingerprint
 MAX_PIXELS = 100_000_000  # what a photograph may have; more is taken for a decompression bomb
+
+
+class Unreadable(Exception):
+    """A file that no pixels can be had from; its text is the reason."""
+
+
+class Header(NamedTuple):
+    """What can be known of an image without decoding it."""
+
+    width: int
+    height: int
+    grey: bool
 
 
 def find(folder: Path) -> list[Path]:
     """The image files below a folder, in the order of their names; hidden ones are left out."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-        and path.is_file()
-    )
+    return sorted(_walk(folder, frozenset()))
 
 
-def choose_size(paths: Sequence[Path], largest: int = 224) -> tuple[int, int]:
-    """Pixels and channels that suit the images, from their headers.
+def _walk(folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
+    """Links are followed, but not into a folder that we are in already."""
+    try:
+        status = os.stat(folder)
+        entries = list(os.scandir(folder))
+    except OSError as e:
+        raise UserError(f"{folder} cannot be read ({e.strerror}); check who may read it") from None
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        try:
+            deeper = entry.is_dir()
+        except OSError:  # a link that leads to itself
+            deeper = False
+        if deeper:
+            yield from _walk(Path(entry.path), above | {here})
+        elif entry.name.lower().endswith(SUFFIXES):  # a broken link too: it will be named as unreadable
+            yield Path(entry.path)
+
+
+def shown(name: str | Path) -> str:
+    """A file's name as it can be printed and written, whatever bytes it consists of."""
+    return str(name).encode(errors="backslashreplace").decode()
+
+
+def header(path: Path) -> Header:
+    """The size and kind of an image, after it has been turned upright."""
+    with _opened(path) as image:
+        try:
+            turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+        except Exception:  # what a damaged EXIF block can raise is anything; decoding will ignore it too
+            turned = False
+        width, height = image.size[::-1] if turned else image.size
+        return Header(width, height, image.mode in GREY)
+
+
+def choose_size(headers: Sequence[Header], largest: int = 224) -> tuple[int, int]:
+    """Pixels and channels that suit the images.
 
     Small square images that are all alike (8 to 64 pixels) stay as they are; others are brought to the
     usual size nearest to the median of their shorter sides, at most `largest`. Grey only if all are grey.
     """
-    shapes, grey = [], True
-    for path in paths:
-        with _opened(path) as image:
-            shapes.append(image.size)
-            grey &= image.mode in GREY
-    channels = 1 if grey else 3
-    if len(set(shapes)) == 1 and shapes[0][0] == shapes[0][1] and SMALLEST <= shapes[0][0] <= 64:
-        return shapes[0][0], channels
-    shorter = float(np.median([min(shape) for shape in shapes]))
+    channels = 1 if all(h.grey for h in headers) else 3
+    shapes = {(h.width, h.height) for h in headers}
+    width, height = next(iter(shapes))
+    if len(shapes) == 1 and width == height and SMALLEST <= width <= 64:
+        return width, channels
+    shorter = float(np.median([min(h.width, h.height) for h in headers]))
     return min((s for s in SIZES if s <= largest), key=lambda size: abs(size - shorter)), channels
 
 
@@ -57,24 +104,77 @@ def check_size(size: int) -> int:
     return size
 
 
-def read(paths: Sequence[Path], size: int, channels: int) -> Tensor:
-    """All images, their shorter side brought to `size` and the centre cut out.  uint8 (n, c, size, size)"""
-    images = torch.empty(len(paths), channels, size, size, dtype=torch.uint8)
-    for i, path in enumerate(paths):
-        images[i] = read_one(path, size, channels)
-    return images
-
-
-def read_one(path: Path, size: int, channels: int) -> Tensor:
-    """One image as uint8 (c, size, size)."""
+def read(path: Path, size: int, channels: int) -> NDArray[np.uint8]:
+    """One image, its shorter side brought to `size` and the centre cut out.  uint8 (c, size, size)"""
     with _opened(path) as image:
         try:
+            # A JPEG is decoded at the smallest scale that is still large enough: up to 8 times less work.
+            image.draft(None, (2 * size, 2 * size))
             plain = _plain(ImageOps.exif_transpose(image), "L" if channels == 1 else "RGB")
         except Exception as e:  # a damaged file can make a decoder raise anything
-            raise _unreadable(path, e) from None
+            raise Unreadable(_reason(e)) from None
     if plain.size != (size, size):
         plain = ImageOps.fit(plain, (size, size), Image.Resampling.BICUBIC)
-    return torch.from_numpy(np.array(plain, np.uint8)).view(size, size, channels).permute(2, 0, 1)
+    return np.asarray(plain, np.uint8).reshape(size, size, channels).transpose(2, 0, 1)
+
+
+def fingerprint(pixels: NDArray[np.uint8]) -> bytes:
+    """A few bytes that tell an image from others.  (c, h, w)"""
+    return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=PRINT).digest()
+
+
+def warn_of_unreadable(skipped: Sequence[tuple[str, str]], total: int, listed: str) -> None:
+    """Says in one line how many images are left out; `listed` is the file that has them all."""
+    if skipped:
+        name, reason = skipped[0]
+        warnings.warn(
+            f"{len(skipped)} of {total} images cannot be read and are left out, such as {name} ({reason}); "
+            f"{listed} lists them",
+            OpenLDNWarning,
+            stacklevel=3,
+        )
+
+
+# ------------------------------------------------------------------------- what worker processes do
+
+
+def headers(paths: Sequence[str]) -> list[Header | str]:
+    """The header of each file, or why there is none."""
+    return [_or_reason(header, Path(path)) for path in paths]
+
+
+def decode(paths: Sequence[str], size: int, channels: int) -> list[bytes | str]:
+    """The pixels of each file, or why there are none."""
+    return [_or_reason(lambda p: read(p, size, channels).tobytes(), Path(path)) for path in paths]
+
+
+def decode_into(
+    file: str | None, place: int, paths: Sequence[str], size: int, channels: int
+) -> list[bytes | str]:
+    """Writes the pixels of each file one after the other from `place` on, if there is a file to write to.
+
+    Gives back fingerprints, or why there is none; the place of an image that cannot be read is left empty.
+    """
+    results: list[bytes | str] = []
+    pixels = np.zeros((len(paths), channels, size, size), np.uint8)
+    for i, path in enumerate(paths):
+        try:
+            pixels[i] = read(Path(path), size, channels)
+            results.append(fingerprint(pixels[i]))
+        except Unreadable as e:
+            results.append(str(e))
+    if file is not None:
+        with open(file, "r+b") as f:
+            f.seek(place * pixels[0].nbytes)
+            f.write(pixels.data)
+    return results
+
+
+def _or_reason(f: Callable[[Path], T], path: Path) -> T | str:
+    try:
+        return f(path)
+    except Unreadable as e:
+        return str(e)
 
 
 def _plain(image: Image.Image, mode: str) -> Image.Image:
@@ -96,21 +196,31 @@ def _opened(path: Path) -> Image.Image:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise UserError(f"the name of {str(path)!r} is not UTF-8; rename it") from None
+        raise Unreadable("its name is not UTF-8: rename it") from None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            warnings.simplefilter("ignore")  # a bomb is judged below; odd metadata is nobody's concern
+            status = os.stat(path)
+            if not stat.S_ISREG(status.st_mode):  # a pipe would keep us waiting for ever
+                raise Unreadable("it is not a file")
+            if status.st_size == 0:
+                raise Unreadable("it is empty")
             image = Image.open(path)
-    except FileNotFoundError:
-        raise UserError(f"there is no image {path}; check the path") from None
+    except Unreadable:
+        raise
     except Exception as e:
-        raise _unreadable(path, e) from None
+        raise Unreadable(_reason(e)) from None
     if image.width * image.height > MAX_PIXELS:
         image.close()
-        raise UserError(f"{path} has {image.width} x {image.height} pixels, too many to be read; shrink it")
+        raise Unreadable(f"it has {image.width} x {image.height} pixels, too many: shrink it")
     return image
 
 
-def _unreadable(path: Path, e: Exception) -> UserError:
-    reason = "not an image" if isinstance(e, UnidentifiedImageError) else getattr(e, "strerror", None) or e
-    return UserError(f"{path} cannot be read ({reason}); repair it or take it away")
+def _reason(e: Exception) -> str:
+    if isinstance(e, FileNotFoundError):
+        return "it is not there"
+    if isinstance(e, UnidentifiedImageError):
+        return "it is not an image"
+    if isinstance(e, Image.DecompressionBombError):
+        return "it has too many pixels: shrink it"
+    return str(getattr(e, "strerror", None) or e or type(e).__name__)

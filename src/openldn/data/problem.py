@@ -1,7 +1,7 @@
 """What is given: images, some labels, and how many classes are known and novel."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from openldn.data.pixels import Images, Part, fingerprints
 from openldn.errors import UserError
 
 UNLABELLED = -1
@@ -22,7 +23,7 @@ class Problem:
     The labels of the other images are not here, so no method can look at them.
     """
 
-    images: Tensor  # (n, c, h, w) uint8, c is 1 (grey) or 3 (colour)
+    images: Images  # (n, c, h, w) uint8, c is 1 (grey) or 3 (colour)
     labels: Tensor  # (n,) int64: a known class, or UNLABELLED
     names: tuple[str, ...]  # the file or row of each image
     classes: tuple[str | int, ...]  # the known classes, in order; what the user calls them
@@ -72,7 +73,7 @@ class Problem:
     def digest(self) -> str:
         """A fingerprint of images and labels: a run goes on only with what it began with."""
         h = hashlib.sha256(str((tuple(self.images.shape), self.classes)).encode())
-        h.update(np.ascontiguousarray(self.images.numpy()).data)
+        h.update(fingerprints(self.images).tobytes())
         h.update(self.labels.numpy().tobytes())
         return h.hexdigest()[:32]
 
@@ -113,7 +114,7 @@ class Problem:
 class Truth:
     """What only an evaluation may see: images of known and novel classes with their classes."""
 
-    images: Tensor  # (m, c, h, w) uint8
+    images: Images  # (m, c, h, w) uint8
     labels: NDArray[np.int64]  # (m,) ids in the order of `classes`
     classes: tuple[str | int, ...]  # the known ones first
     n_known: int
@@ -143,26 +144,43 @@ class LabelledSet:
     """A benchmark's images, all with their classes, in a training and a test part."""
 
     name: str
-    images: Tensor  # (n, c, h, w) uint8
+    images: Images  # (n, c, h, w) uint8
     labels: NDArray[np.int64]  # (n,)
-    test_images: Tensor
+    test_images: Images
     test_labels: NDArray[np.int64]
     classes: tuple[str | int, ...]
     flip: bool = True
+    names: tuple[str, ...] | None = None  # of the training images; their numbers, where they have none
 
     def subset(self, n: int) -> "LabelledSet":
         """The first training images of each class, `n` in all or a few less; the test part stays whole."""
         each = max(1, n // len(self.classes))
         firsts = [np.flatnonzero(self.labels == k)[:each] for k in range(len(self.classes))]
         rows = np.sort(np.concatenate(firsts))
-        return replace(self, images=self.images[rows], labels=self.labels[rows])
+        return replace(
+            self,
+            images=Part(self.images, torch.from_numpy(rows)),
+            labels=self.labels[rows],
+            names=tuple(self.name_of(i) for i in rows.tolist()),
+        )
+
+    def name_of(self, i: int) -> str:
+        """What a training image is called."""
+        return f"{self.name}/train/{i}" if self.names is None else self.names[i]
 
     def split(
-        self, *, known: float, labelled: float, seed: int, novel: int | None = None
+        self,
+        *,
+        known: float,
+        labelled: float,
+        seed: int,
+        novel: int | None = None,
+        split: Mapping[str, str] | None = None,
     ) -> tuple[Problem, Truth]:
         """The paper's split: the first classes known, a random share of each labelled, the rest not.
 
-        `novel` is how many novel classes the problem claims (default: as many as there are).
+        `novel` is how many novel classes the problem claims (default: as many as there are); `split` says
+        who is labelled instead of chance.
         """
         n_classes = len(self.classes)
         # As the authors count: of 37 classes, half of them novel, 19 are known.
@@ -174,16 +192,29 @@ class LabelledSet:
             )
         if not 0 < labelled <= 1:
             raise UserError(f"--labelled {labelled} is not a share; give a number above 0, at most 1")
-        rng = np.random.default_rng([seed, 0x5B117])
+        names = tuple(self.name_of(i) for i in range(len(self.labels)))
         given = np.full(len(self.labels), UNLABELLED, np.int64)
-        for k in range(n_known):
-            rows = rng.permutation(np.flatnonzero(self.labels == k))
-            share = round(labelled * len(rows), 9)  # 0.07 * 100 is a little more than 7
-            given[rows[: int(np.ceil(share))]] = k
+        if split is None:
+            rng = np.random.default_rng([seed, 0x5B117])
+            for k in range(n_known):
+                rows = rng.permutation(np.flatnonzero(self.labels == k))
+                share = round(labelled * len(rows), 9)  # 0.07 * 100 is a little more than 7
+                given[rows[: int(np.ceil(share))]] = k
+        else:
+            ids = {str(name): k for k, name in enumerate(self.classes[:n_known])}
+            row_of = {name: i for i, name in enumerate(names)}
+            for name, label in split.items():
+                if name not in row_of or (label and label not in ids):
+                    raise UserError(
+                        f"the split says of {name!r} {label!r}, but {self.name} has no such image or no "
+                        "such known class; use the --known and --images it was made with"
+                    )
+                if label:
+                    given[row_of[name]] = ids[label]
         problem = Problem(
             images=self.images,
             labels=torch.from_numpy(given),
-            names=tuple(f"{self.name}/train/{i}" for i in range(len(given))),
+            names=names,
             classes=self.classes[:n_known],
             n_novel=n_classes - n_known if novel is None else novel,
             flip=self.flip,

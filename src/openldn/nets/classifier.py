@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from openldn.data.pixels import Images, pieces
 from openldn.errors import UserError
 
 
@@ -35,14 +36,15 @@ class Classifier(nn.Module):
         return Outputs(z, self.head(z))
 
 
-def pixel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
+def pixel_statistics(images: Images) -> tuple[Tensor, Tensor]:
     """Mean and spread of each channel over all images, in [0, 1].  (n, c, h, w) uint8 -> (c,), (c,)"""
-    n_values = images[:, 0].numel()
+    n, channels, h, w = images.shape
+    n_values = n * h * w
     # Sums of bytes and of their squares, image by image, so that no float copy of everything is made.
-    total = torch.zeros(images.shape[1], dtype=torch.float64)
+    total = torch.zeros(channels, dtype=torch.float64)
     squares = torch.zeros_like(total)
-    for part in images.split(_chunk(images, 2**24)):
-        values = part.double()
+    for piece in pieces(images):
+        values = piece.double()
         total += values.sum((0, 2, 3))
         squares += values.square().sum((0, 2, 3))
     mean = total / n_values
@@ -51,22 +53,17 @@ def pixel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def infer(network: nn.Module, images: Tensor) -> Outputs:
+def infer(network: nn.Module, images: Images) -> Outputs:
     """What the network says of clean images, uint8 (n, c, h, w), in evaluation mode; on the CPU."""
     device = next(network.parameters()).device
     training = {m for m in network.modules() if m.training}
     network.eval()
     try:
-        parts = [network(part.to(device).float().div_(255)) for part in images.split(_chunk(images, 2**21))]
+        parts = [network(piece.to(device).float().div_(255)) for piece in pieces(images, 2**21)]
     finally:
         for m in training:  # each as it was: a network may keep parts of itself in evaluation mode
             m.training = True
     return Outputs(torch.cat([p.z for p in parts]).cpu(), torch.cat([p.logits for p in parts]).cpu())
-
-
-def _chunk(images: Tensor, values: int) -> int:
-    """How many images hold so many values, at least one: memory stays bounded whatever their size."""
-    return max(1, values // images[0].numel()) if len(images) else 1
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from openldn import config
 from openldn.data.batches import Batch
+from openldn.data.pixels import Part
 from openldn.data.problem import Problem
 from openldn.nets.classifier import Classifier, infer
 from openldn.nets.ema import MovingAverage
@@ -67,7 +68,7 @@ class ClosedWorld:
     def choose(self, model: nn.Module) -> None:
         """S̃_L and S̃_U anew, from what `model` says of all originally unlabelled images."""
         unlabelled = self.original.unlabelled
-        p = infer(model, self.original.images[unlabelled]).logits.softmax(dim=1)
+        p = infer(model, Part(self.original.images, unlabelled)).logits.softmax(dim=1)
         rows, labels = most_confident(p, self.original.n_known, self.per_class)
         warn_of_empty(labels, self.original.n_known, self.original.class_names())
         self._promote(torch.stack([unlabelled[rows], labels]))
@@ -97,7 +98,7 @@ class ClosedWorld:
         a pseudo-label do not come back. In a run of the paper's length it always has.
         """
         rows = self.problem.labelled
-        predicted = infer(self.model, self.problem.images[rows]).logits.argmax(dim=1)
+        predicted = infer(self.model, Part(self.problem.images, rows)).logits.argmax(dim=1)
         return bool((predicted == self.problem.labels[rows]).float().mean() >= 0.5)
 
     def figures(self) -> dict[str, float]:

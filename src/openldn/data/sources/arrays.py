@@ -9,31 +9,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openldn.data import images
+from openldn.data import images, store, workers
+from openldn.data.pixels import Images
 from openldn.data.problem import UNLABELLED, Problem, encode
 from openldn.errors import UserError
 
 
 def read(X: Any, y: Any, *, n_novel: int, flip: bool = True, largest: int = 224) -> Problem:
     """The problem in images `X` and labels `y`, as the estimator takes them."""
-    pixels, names = read_images(X, largest=largest)
     labels, classes = read_labels(y)
+    pixels: Images
+    if (paths := _paths(X)) is not None:
+        made = store.decoded(paths, root="\n".join(map(str, paths)), size=None, largest=largest)
+        _refuse_unreadable({paths[i]: reason for i, reason in made.skipped.items()})
+        pixels, names = made.images, tuple(map(str, paths))
+    else:
+        pixels, names = read_images(X)
     if len(labels) != len(pixels):
         raise UserError(f"there are {len(pixels)} images but {len(labels)} labels; give one label an image")
     return Problem(pixels, labels, names, classes, n_novel, flip)
 
 
 def read_images(
-    X: Any, *, size: int | None = None, channels: int | None = None, largest: int = 224
+    X: Any, *, size: int | None = None, channels: int | None = None
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """uint8 (n, c, h, w) and names, from an array (n, h, w) or (n, h, w, 3) or a list of paths."""
+    """uint8 (n, c, h, w) and names, from an array (n, h, w) or (n, h, w, 3) or a list of paths.
+
+    Paths need a size and channels to be brought to.
+    """
     if isinstance(X, str | PathLike):
         raise UserError(f"{str(X)!r} is a single path; give a list of image paths")
     if (paths := _paths(X)) is not None:
-        chosen, found = (
-            images.choose_size(paths, largest) if size is None or channels is None else (size, channels)
-        )
-        return images.read(paths, size or chosen, channels or found), tuple(map(str, paths))
+        assert size is not None
+        assert channels is not None
+        return decode(paths, size, channels), tuple(map(str, paths))
     try:
         array = np.asarray(X)
     except ValueError:
@@ -89,6 +98,33 @@ def read_labels(y: Any) -> tuple[Tensor, tuple[str | int, ...]]:
         "labels must be all integers (-1 is unlabelled) or all strings ('' or None is unlabelled); "
         f"these are of type {' and '.join(sorted(kind.__name__ for kind in kinds))}"
     )
+
+
+def decode(paths: Sequence[Path], size: int, channels: int) -> Tensor:
+    """uint8 (n, c, size, size), by all cores; an error if a file cannot be read."""
+    pixels, skipped = decode_readable(paths, size, channels)
+    _refuse_unreadable(skipped)
+    return pixels
+
+
+def decode_readable(paths: Sequence[Path], size: int, channels: int) -> tuple[Tensor, dict[Path, str]]:
+    """The pixels of those that can be read, in order, and why the others cannot."""
+    parts = [list(map(str, paths[i : i + 64])) for i in range(0, len(paths), 64)]
+    tasks = [((part, size, channels), k) for k, part in enumerate(parts)]
+    made = dict(workers.outcomes(images.decode, tasks, here=len(paths) <= 200))
+    results = [result for k in range(len(parts)) for result in made[k]]
+    good = [result for result in results if isinstance(result, bytes)]
+    skipped = {path: r for path, r in zip(paths, results, strict=True) if isinstance(r, str)}
+    pixels = torch.frombuffer(bytearray().join(good), dtype=torch.uint8) if good else torch.empty(0).byte()
+    return pixels.view(len(good), channels, size, size), skipped
+
+
+def _refuse_unreadable(skipped: dict[Path, str]) -> None:
+    if skipped:
+        path, reason = next(iter(skipped.items()))
+        raise UserError(
+            f"{len(skipped)} images cannot be read, such as {images.shown(path)} ({reason}); repair them or leave them out"
+        )
 
 
 def _paths(X: Any) -> list[Path] | None:

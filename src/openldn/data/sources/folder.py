@@ -1,40 +1,52 @@
-"""A folder of images: labelled by class folders, or by a CSV file."""
+"""One's own images: a folder that is labelled by class folders or by a CSV file, or a CSV file alone."""
 
 import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from openldn.data import images
-from openldn.data.problem import Problem, encode
 from openldn.errors import UserError
 
 UNLABELLED_FOLDERS = ("unlabelled", "unlabeled")
 
 
-def read(
-    folder: Path,
-    labels: Path | None,
-    *,
-    n_novel: int,
-    flip: bool = True,
-    size: int | None = None,
-    largest: int = 224,
-) -> Problem:
-    """`folder`/<class>/* are labelled and `folder`/unlabelled/* not; or `labels` says which are."""
+@dataclass(frozen=True)
+class Own:
+    """Files before any is opened, with what they are called and the labels given."""
+
+    paths: tuple[Path, ...]
+    names: tuple[str, ...]
+    labels: tuple[str, ...]  # "" is unlabelled
+
+
+def find(folder: Path, labels: Path | None = None, split: Mapping[str, str] | None = None) -> Own:
+    """`folder`/<class>/* are labelled and `folder`/unlabelled/* not; or `labels` or a split says it."""
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; give a folder of images or a data set's name")
-    if size is not None:
-        images.check_size(size)
     paths = images.find(folder)
     if not paths:
         raise UserError(
             f"there are no images in {folder}; it takes {', '.join(s[1:] for s in images.SUFFIXES)}"
         )
-    names = [path.relative_to(folder).as_posix() for path in paths]
-    given = _from_folders(folder, names) if labels is None else from_csv(labels, names)
-    ids, classes = encode(given)
-    chosen, channels = images.choose_size(paths, largest)
-    pixels = images.read(paths, chosen if size is None else size, channels)
-    return Problem(pixels, ids, tuple(names), classes, n_novel, flip)
+    names = [images.shown(path.relative_to(folder).as_posix()) for path in paths]
+    if split is not None:
+        given = _matched(split, names, "the split")
+    elif labels is not None:
+        given = _matched(_below(folder, read_labels(labels)), names, str(labels))
+    else:
+        given = _from_folders(folder, names)
+    return Own(tuple(paths), tuple(names), tuple(given))
+
+
+def find_listed(table: Path, split: Mapping[str, str] | None = None) -> Own:
+    """The images that a CSV file names, by absolute paths or by paths relative to the file's own folder."""
+    given = read_labels(table)
+    if not given:
+        raise UserError(f"{table} names no image; its lines must be: image,label")
+    names = [*given]
+    labels = [*given.values()] if split is None else _matched(split, names, "the split")
+    return Own(tuple(table.parent / name for name in names), tuple(names), tuple(labels))
 
 
 def _from_folders(folder: Path, names: list[str]) -> list[str]:
@@ -49,13 +61,22 @@ def _from_folders(folder: Path, names: list[str]) -> list[str]:
     return ["" if top.lower() in UNLABELLED_FOLDERS else top for top in tops]
 
 
-def from_csv(path: Path, names: list[str]) -> list[str]:
-    """The label of each name, "" where the file has none."""
-    given = read_labels(path)
+def _below(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """The same with absolute paths made relative to the folder, where they lie in it."""
+    relative = {}
+    for name, label in given.items():
+        path = Path(name)
+        inside = path.is_absolute() and path.is_relative_to(folder)
+        relative[path.relative_to(folder).as_posix() if inside else name] = label
+    return relative
+
+
+def _matched(given: Mapping[str, str], names: list[str], what: str) -> list[str]:
+    """The label of each name, "" where there is none."""
     missing = sorted(set(given) - set(names))
     if missing:
         raise UserError(
-            f"{path} names {len(missing)} images that are not in the folder (such as {missing[0]!r}); "
+            f"{what} names {len(missing)} images that are not in the folder (such as {missing[0]!r}); "
             "give paths relative to the folder"
         )
     return [given.get(name, "") for name in names]

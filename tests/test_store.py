@@ -1,0 +1,248 @@
+"""Decoded once, kept, finished when half made, believed only as far as it can be."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from openldn.data import images, pixels, store, workers
+from openldn.errors import OpenLDNWarning, UserError
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OPENLDN_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def write(folder: Path, n: int, size: int = 8, seed: int = 0) -> list[Path]:
+    folder.mkdir(exist_ok=True)
+    rng = np.random.default_rng(seed)
+    paths = [folder / f"{i:04}.png" for i in range(n)]
+    for path in paths:
+        Image.fromarray(rng.integers(0, 256, (size, size, 3), np.uint8)).save(path)
+    return paths
+
+
+def everything(made: store.Decoded) -> np.ndarray:
+    return made.images[torch.arange(len(made.images))].numpy()
+
+
+def by_pillow(paths: list[Path]) -> np.ndarray:
+    return np.stack([np.asarray(Image.open(path)).transpose(2, 0, 1) for path in paths])
+
+
+@pytest.fixture
+def decodings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of files as they are decoded, in this process."""
+    seen: list[str] = []
+    read = images.read
+
+    def noted(path: Path, size: int, channels: int):
+        seen.append(path.name)
+        return read(path, size, channels)
+
+    monkeypatch.setattr(images, "read", noted)
+    return seen
+
+
+def test_holds_what_the_files_hold_and_is_made_once(tmp_path: Path, decodings: list[str]) -> None:
+    paths = write(tmp_path / "a", 10)
+    first = store.decoded(paths, root="a", size=None)
+    assert first.images.shape == (10, 3, 8, 8)
+    assert np.array_equal(everything(first), by_pillow(paths))
+    assert len(decodings) == 10
+    again = store.decoded(paths, root="a", size=None)
+    assert np.array_equal(everything(again), by_pillow(paths))
+    assert len(decodings) == 10
+    assert isinstance(again.images, pixels.Stored)
+
+
+def test_by_worker_processes_too(tmp_path: Path) -> None:
+    """More than is worth doing right here."""
+    paths = write(tmp_path / "a", 300)
+    paths[77].write_bytes(b"no image")
+    seen = []
+    made = store.decoded(paths, root="a", size=None, watch=lambda *told: seen.append(told))
+    good = [path for i, path in enumerate(paths) if i != 77]
+    assert np.array_equal(everything(made), by_pillow(good))
+    assert list(made.skipped) == [77]
+    assert 77 not in made.kept
+    assert [told for told in seen if told[0] == "decoding"][-1] == ("decoding", 299, 299)
+    assert [told for told in seen if told[0] == "headers"][-1] == ("headers", 300, 300)
+
+
+def test_a_changed_file_is_decoded_again_and_only_that(tmp_path: Path, decodings: list[str]) -> None:
+    paths = write(tmp_path / "a", 10)
+    store.decoded(paths, root="a", size=None)
+    decodings.clear()
+    Image.fromarray(np.full((8, 8, 3), 7, np.uint8)).save(paths[4])
+    os.utime(paths[4], ns=(1, time.time_ns() + 10**9))
+    made = store.decoded(paths, root="a", size=None)
+    assert decodings == ["0004.png"]
+    assert np.array_equal(everything(made), by_pillow(paths))
+
+
+def test_files_may_come_and_go(tmp_path: Path, decodings: list[str]) -> None:
+    paths = write(tmp_path / "a", 10)
+    store.decoded(paths[:8], root="a", size=None)
+    decodings.clear()
+    shuffled = [paths[i] for i in (9, 3, 3, 0, 8, 5)]  # one of them twice
+    made = store.decoded(shuffled, root="a", size=None)
+    assert sorted(decodings) == ["0008.png", "0009.png"]
+    assert np.array_equal(everything(made), by_pillow(shuffled))
+
+
+def test_sizes_and_roots_have_stores_of_their_own(tmp_path: Path) -> None:
+    paths = write(tmp_path / "a", 4, size=40)
+    for size in (16, 32):
+        assert store.decoded(paths, root="a", size=size).images.shape == (4, 3, size, size)
+    assert store.decoded(paths, root="a", size=16, channels=1).images.shape == (4, 1, 16, 16)
+    other = write(tmp_path / "b", 4, size=40, seed=1)
+    one, two = (everything(store.decoded(p, root=str(p[0].parent), size=40)) for p in (paths, other))
+    assert not np.array_equal(one, two)
+
+
+def test_what_was_half_made_is_finished(
+    tmp_path: Path, decodings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = write(tmp_path / "a", 200)
+    add, calls = store._Table.add, []
+
+    def dies(self: store._Table, records: list) -> None:
+        add(self, records)
+        calls.append(1)
+        if self.dtype == store.PIXELS and len(calls) == 3:  # one lot of headers, two lots of pixels
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(store._Table, "add", dies)
+    with pytest.raises(KeyboardInterrupt):
+        store.decoded(paths, root="a", size=None)
+    monkeypatch.setattr(store._Table, "add", add)
+    decodings.clear()
+    made = store.decoded(paths, root="a", size=None)
+    assert 0 < len(decodings) < 200
+    assert np.array_equal(everything(made), by_pillow(paths))
+
+
+@pytest.mark.parametrize("damage", ["zeros", "torn record", "shorter", "gone", "no index"])
+def test_what_was_half_made_is_not_trusted(tmp_path: Path, own_cache: Path, damage: str) -> None:
+    """As after a power failure: records without their pixels."""
+    paths = write(tmp_path / "a", 20)
+    store.decoded(paths, root="a", size=None)
+    (file,) = own_cache.glob("*/8x3/pixels")
+    index = file.with_name("index")
+    file.with_name("trusted").unlink()
+    match damage:
+        case "zeros":
+            data = bytearray(file.read_bytes())
+            data[5 * 192 : 9 * 192] = bytes(4 * 192)
+            file.write_bytes(data)
+        case "torn record":
+            index.write_bytes(index.read_bytes()[:-7])
+        case "shorter":
+            os.truncate(file, 10 * 192)
+        case "gone":
+            file.unlink()
+        case "no index":
+            index.unlink()
+    made = store.decoded(paths, root="a", size=None)
+    assert np.array_equal(everything(made), by_pillow(paths))
+    again = store.decoded(paths, root="a", size=None)
+    assert np.array_equal(everything(again), by_pillow(paths))
+
+
+def test_a_trusted_store_whose_pixels_were_cut_is_mended(tmp_path: Path, own_cache: Path) -> None:
+    paths = write(tmp_path / "a", 20)
+    store.decoded(paths, root="a", size=None)
+    (file,) = own_cache.glob("*/8x3/pixels")
+    os.truncate(file, 10 * 192)
+    assert np.array_equal(everything(store.decoded(paths, root="a", size=None)), by_pillow(paths))
+
+
+def test_without_room_images_are_decoded_as_they_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    paths = write(tmp_path / "a", 12)
+    stored = store.decoded(paths, root="stored", size=None)
+    full = shutil._ntuple_diskusage(10**9, 10**9, 100)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
+    with pytest.warns(OpenLDNWarning, match="room"):
+        made = store.decoded(paths, root="a", size=None)
+    assert isinstance(made.images, pixels.OnTheFly)
+    assert made.images.shape == (12, 3, 8, 8)
+    rows = torch.tensor([7, 0, 7, 11])
+    made.images.expect(rows)
+    assert np.array_equal(made.images[rows].numpy(), by_pillow([paths[i] for i in rows]))
+    assert np.array_equal(everything(made), by_pillow(paths))
+    # A run may be begun without room and resumed with it: both have the same fingerprints.
+    assert np.array_equal(pixels.fingerprints(made.images), pixels.fingerprints(stored.images))
+    paths[3].unlink()
+    with pytest.raises(UserError, match=r"0003\.png could be read before"):
+        everything(made)
+    sizes = {path.name: path.stat().st_size for path in own_cache.rglob("pixels")}
+    assert min(sizes.values()) == 0
+
+
+def test_without_room_for_more_and_then_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = write(tmp_path / "a", 12)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 0))
+        with pytest.warns(OpenLDNWarning, match="room"):
+            store.decoded(paths, root="a", size=None)
+    made = store.decoded(paths, root="a", size=None)
+    assert isinstance(made.images, pixels.Stored)
+    assert np.array_equal(everything(made), by_pillow(paths))
+
+
+def test_many_unreadable_files_stop_it(tmp_path: Path) -> None:
+    paths = write(tmp_path / "a", 20)
+    for path in paths[:2]:
+        path.write_bytes(b"")
+    assert store.decoded(paths, root="a", size=None).skipped == {0: "it is empty", 1: "it is empty"}
+    paths[2].write_bytes(b"x")
+    with pytest.raises(UserError, match=r"3 of 20 images cannot be read, such as .*0000\.png \(it is empty\)"):
+        store.decoded(paths, root="a", size=None)
+
+
+def test_a_file_with_a_good_header_and_bad_pixels_is_skipped(tmp_path: Path) -> None:
+    paths = write(tmp_path / "a", 20, size=30)
+    paths[5].write_bytes(paths[5].read_bytes()[:500])
+    made = store.decoded(paths, root="a", size=16)
+    assert list(made.skipped) == [5]
+    assert len(made.images) == 19
+    Image.open(paths[0]).save(paths[5])  # repaired
+    os.utime(paths[5], ns=(1, time.time_ns() + 10**9))
+    assert not store.decoded(paths, root="a", size=16).skipped
+
+
+def test_a_home_that_may_not_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("OPENLDN_CACHE", str(tmp_path / "file" / "below"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    paths = write(tmp_path / "a", 3)
+    assert np.array_equal(everything(store.decoded(paths, root="a", size=None)), by_pillow(paths))
+
+
+def test_part_and_pieces_are_rows_of_the_whole() -> None:
+    whole = torch.arange(10 * 3 * 2 * 2, dtype=torch.uint8).view(10, 3, 2, 2)
+    part = pixels.Part(pixels.Part(whole, torch.tensor([9, 7, 5, 3])), torch.tensor([3, 0, 2]))
+    assert part.shape == (3, 3, 2, 2)
+    assert torch.equal(part[torch.arange(3)], whole[[3, 9, 5]])
+    assert torch.equal(torch.cat([*pixels.pieces(part, 24)]), whole[[3, 9, 5]])
+    assert [len(piece) for piece in pixels.pieces(whole, 36)] == [3, 3, 3, 1]
+    assert [len(piece) for piece in pixels.pieces(whole, 1)] == [1] * 10
+    assert [*pixels.pieces(whole[:0])] == []
+    assert np.array_equal(pixels.fingerprints(part), pixels.fingerprints(whole[[3, 9, 5]]))
+
+
+def test_workers_give_each_outcome_its_note() -> None:
+    tasks = [((i,), f"note {i}") for i in range(20)]
+    expected = {f"note {i}": bytes(i) for i in range(20)}
+    assert dict(workers.outcomes(bytes, tasks, here=False)) == expected
+    assert dict(workers.outcomes(bytes, tasks, here=True)) == expected
