@@ -1,0 +1,137 @@
+"""Publishers' archives by HTTP: each arrives whole, and is what was published, or nothing is there.
+
+A transfer that broke off begins anew: few publishers' servers go on in the middle reliably.
+"""
+
+import errno
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pooch  # type: ignore[import-untyped]
+import requests
+import urllib3
+from rich.filesize import decimal
+
+from openldn.data.archives import CHUNK, SPARE, Archive, bar, say, unpack, workplace
+from openldn.errors import UserError
+
+TIMEOUT = 30.0  # seconds in which a server must send something
+
+pooch.get_logger().setLevel(logging.WARNING)  # what is downloaded is said by us, in one line
+
+
+def get(name: str, archives: Sequence[Archive], folder: Path) -> Path:
+    """The folder that holds the benchmark `name`, fetched and unpacked below `folder` if it is not there."""
+    unpacked = folder / "unpacked"
+    if unpacked.is_dir():
+        say(f"{name} is there already: {unpacked}")
+        return unpacked
+    unpack(fetch(archives, folder), unpacked)
+    say(f"{name} is at {unpacked}; the downloaded files beside it are kept, and may be removed")
+    return unpacked
+
+
+def fetch(archives: Sequence[Archive], folder: Path) -> list[Path]:
+    """The archives as files in `folder`; those that are there and right are not downloaded again."""
+    missing = [archive for archive in archives if not _present(archive, folder)]
+    urls = [_checked_url(archive, folder) for archive in missing]
+    if missing:
+        size = sum(archive.size for archive in missing)
+        say(f"downloading {', '.join(a.file for a in missing)} ({decimal(size)}) to {folder}")
+        with workplace(folder) as work, bar("downloading", size) as show:
+            if size > shutil.disk_usage(work).free - SPARE:
+                raise UserError(
+                    f"{decimal(size)} are to be downloaded to {folder}, but its disk has no room for them; "
+                    "free some, or choose another disk"
+                )
+            for archive, url in zip(missing, urls, strict=True):
+                _download(archive, url, work, folder / archive.file, show)
+    return [folder / archive.file for archive in archives]
+
+
+def _present(archive: Archive, folder: Path) -> bool:
+    """Whether an archive is there; an error if something else is in its place, which is left alone."""
+    name = archive.file
+    if not name or name.startswith(".") or {*name} & {*"/\\:\0"}:
+        raise UserError(f"an archive cannot be kept as {name!r}; give a plain file name")
+    path = folder / name
+    if not path.exists():
+        return False
+    if not path.is_file():
+        raise UserError(f"{path} is not a file, so {name} cannot be put there; move it away")
+    if archive.checksum is not None:
+        algorithm, _, known = archive.checksum.partition(":")
+        if pooch.file_hash(str(path), alg=algorithm) != known.lower():
+            raise UserError(
+                f"{path} is not the file that was published ({algorithm} differs: it may be cut off); "
+                "remove it, and it is downloaded again"
+            )
+    return True
+
+
+def _checked_url(archive: Archive, folder: Path) -> str:
+    if archive.url is None:
+        raise UserError(
+            f"{archive.file} is given out only after a login; get it in a browser and put it at "
+            f"{folder / archive.file}"
+        )
+    if urlsplit(archive.url).scheme not in ("http", "https"):
+        raise UserError(f"{archive.url} is no web address; give one that begins with https://")
+    return archive.url
+
+
+def _download(archive: Archive, url: str, work: Path, path: Path, show: Callable[[int], object]) -> None:
+    """Puts the archive at `path`: pooch checks it, and only then it gets its name."""
+
+    def transfer(url: str, part: str, _: object) -> None:
+        _transfer(url, Path(part), show)
+
+    try:
+        pooch.retrieve(url, archive.checksum, archive.file, work, downloader=transfer)
+        (work / archive.file).chmod(0o644)  # pooch lets nobody else read it
+        (work / archive.file).rename(path)
+    except (requests.RequestException, urllib3.exceptions.HTTPError) as e:
+        why = _reason(e)
+    except OSError as e:
+        raise UserError(
+            f"{url} cannot be written to {path} ({e.strerror}); see to that, or choose another place"
+        ) from None
+    except ValueError:  # pooch's word for another checksum
+        why = "what came is not what was published, its checksum differs"
+    else:
+        return
+    raise UserError(
+        f"{url} could not be downloaded ({why}); try again, or fetch it by hand and put it at {path}"
+    )
+
+
+def _transfer(url: str, part: Path, show: Callable[[int], object]) -> None:
+    """The bytes as the server keeps them: requests would take a .tar.gz for a compressed answer."""
+    headers = {"Accept-Encoding": "identity"}
+    with requests.get(url, stream=True, timeout=TIMEOUT, headers=headers) as answer, part.open("wb") as f:
+        answer.raise_for_status()
+        length = int(answer.headers.get("Content-Length", 0))
+        if length > shutil.disk_usage(part.parent).free:
+            raise OSError(errno.ENOSPC, "the disk has no room for it")
+        for chunk in answer.raw.stream(CHUNK, decode_content=False):
+            f.write(chunk)
+            show(len(chunk))
+        if f.tell() < length:
+            raise urllib3.exceptions.IncompleteRead(f.tell(), length - f.tell())
+
+
+def _reason(e: Exception) -> str:
+    if isinstance(e, requests.HTTPError) and e.response is not None:
+        return f"the server answered {e.response.status_code} {e.response.reason}"
+    if isinstance(e, (requests.Timeout, urllib3.exceptions.TimeoutError)):
+        return f"the server sent nothing for {TIMEOUT:g} seconds"
+    if isinstance(e, urllib3.exceptions.HTTPError):
+        return "the connection broke off"
+    if isinstance(e, requests.exceptions.SSLError):
+        return "the server's certificate is not trusted"
+    if isinstance(e, requests.ConnectionError):
+        return "the server cannot be reached"
+    return "the server gave no proper answer"
