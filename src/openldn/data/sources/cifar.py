@@ -1,5 +1,6 @@
-"""CIFAR-10 in its publisher's binary layout: 60,000 colour photographs of 32 x 32 pixels."""
+"""CIFAR-10 and CIFAR-100, in their publisher's binary or Python version: 60,000 photographs of 32 pixels."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -7,57 +8,142 @@ import torch
 from numpy.typing import NDArray
 
 from openldn.data.problem import LabelledSet
+from openldn.data.sources import listed, pickled
 from openldn.errors import UserError
 
-FOLDER = "cifar-10-batches-bin"
-TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
-TEST = ("test_batch.bin",)
-RECORD = 1 + 3 * 32 * 32  # a label, then red, green and blue planes
-CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+PIXELS = 3 * 32 * 32  # red, green and blue planes, row by row
+NAMES_OF_10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+Rows = NDArray[np.uint8]  # (n, PIXELS)
+Labels = NDArray[np.int64]  # (n,)
 
 
-def read(folder: Path) -> LabelledSet:
-    """The publisher's training and test part, from `folder`/cifar-10-batches-bin."""
-    train, test = _records(folder, TRAIN), _records(folder, TEST)
-    return LabelledSet(
-        name="cifar10",
-        images=torch.from_numpy(train[:, 1:].reshape(-1, 3, 32, 32)),
-        labels=train[:, 0].astype(np.int64),
-        test_images=torch.from_numpy(test[:, 1:].reshape(-1, 3, 32, 32)),
-        test_labels=test[:, 0].astype(np.int64),
-        classes=tuple(CLASSES),
-    )
+@dataclass(frozen=True)
+class Layout:
+    """One version of a set: a folder, its training files, its test files."""
+
+    folder: str
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    names: str | None  # the file with the class names; None where they are the ten above
+    archive: str
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        files = (*self.train, *self.test, *((self.names,) if self.names else ()))
+        return tuple(f"{self.folder}/{file}" for file in files)
+
+    @property
+    def remedy(self) -> str:
+        return f"unpack {self.archive} again"
 
 
-def present(folder: Path) -> bool:
-    """Whether all of its files are there."""
-    return all((folder / FOLDER / name).is_file() for name in (*TRAIN, *TEST))
+@dataclass(frozen=True)
+class Cifar:
+    """A reader of one of the two sets."""
 
+    name: str
+    title: str
+    binary: Layout
+    python: Layout
+    label_bytes: int  # before each image in the binary version; the last of them is the class
+    label_key: str  # the class in the Python version
 
-def _records(folder: Path, names: tuple[str, ...]) -> NDArray[np.uint8]:
-    parts = []
-    for name in names:
-        path = folder / FOLDER / name
+    def missing(self, folder: Path) -> Path | None:
+        """What is needed but not there, if anything."""
+        return listed.missing(folder, *self._layout(folder).needs)
+
+    def present(self, folder: Path) -> bool:
+        """Whether all of its files are there."""
+        return self.missing(folder) is None
+
+    def read(self, folder: Path) -> LabelledSet:
+        """The publisher's training and test part, from `folder`/cifar-10-batches-bin or the like."""
+        layout = self._layout(folder)
+        at = folder / layout.folder
+        classes = self._classes(at, layout)
+        one = self._binary if layout is self.binary else self._python
+        parts = []
+        for files in (layout.train, layout.test):
+            read = [one(at / file, len(classes), layout.remedy) for file in files]
+            rows, labels = (np.concatenate(both) for both in zip(*read, strict=True))
+            parts.append((torch.from_numpy(rows.reshape(-1, 3, 32, 32)), labels))
+        return LabelledSet(self.name, *parts[0], *parts[1], classes)
+
+    def _layout(self, folder: Path) -> Layout:
+        """The Python version only where the binary one is not there: reading pickles takes more care."""
+        python = (folder / self.python.folder).is_dir() and not (folder / self.binary.folder).is_dir()
+        return self.python if python else self.binary
+
+    def _classes(self, at: Path, layout: Layout) -> tuple[str, ...]:
+        if layout.names is None:
+            return NAMES_OF_10
+        path = at / layout.names
+        if layout is self.binary:
+            names = listed.lines(path, layout.remedy)
+        else:
+            found = pickled.read(path, layout.remedy).get("fine_label_names")
+            found = found if isinstance(found, list) else []
+            names = [name.decode("latin1") if isinstance(name, bytes) else str(name) for name in found]
+        if len(set(names)) < max(2, len(names)):
+            raise UserError(f"{path} does not name the classes, each once; {layout.remedy}")
+        return tuple(names)
+
+    def _binary(self, path: Path, n_classes: int, remedy: str) -> tuple[Rows, Labels]:
+        record = self.label_bytes + PIXELS
         try:
             data = np.fromfile(path, np.uint8)
-        except FileNotFoundError:
-            raise UserError(
-                f"CIFAR-10 is not at {folder / FOLDER} ({name} is missing); unpack "
-                f"cifar-10-binary.tar.gz in {folder}, or say where it is with --data-dir"
-            ) from None
         except OSError as e:
+            raise UserError(f"{path} cannot be read ({e.strerror}); {remedy}") from None
+        if len(data) == 0 or len(data) % record:
+            raise UserError(f"{path} is cut off ({len(data)} bytes, but a record has {record}); {remedy}")
+        data = data.reshape(-1, record)
+        labels = self._labels(path, data[:, self.label_bytes - 1].tolist(), n_classes, remedy)
+        return data[:, self.label_bytes :], labels
+
+    def _python(self, path: Path, n_classes: int, remedy: str) -> tuple[Rows, Labels]:
+        found = pickled.read(path, remedy)
+        rows, given = found.get("data"), found.get(self.label_key)
+        if not isinstance(rows, np.ndarray) or rows.shape[1:] != (PIXELS,) or len(rows) == 0:
+            raise UserError(f"{path} holds no images of {PIXELS} bytes; {remedy}")
+        given = given if isinstance(given, list) and all(type(label) is int for label in given) else []
+        if len(given) != len(rows):
+            raise UserError(f"{path} does not hold one label an image; {remedy}")
+        return rows, self._labels(path, given, n_classes, remedy)
+
+    def _labels(self, path: Path, given: list[int], n_classes: int, remedy: str) -> Labels:
+        outside = next((label for label in given if not 0 <= label < n_classes), None)
+        if outside is not None:
             raise UserError(
-                f"{path} cannot be read ({e.strerror}); unpack cifar-10-binary.tar.gz again"
-            ) from None
-        if len(data) == 0 or len(data) % RECORD:
-            raise UserError(
-                f"{path} is cut off ({len(data)} bytes, but a record has {RECORD}); "
-                "unpack cifar-10-binary.tar.gz again"
+                f"{path} holds the label {outside}, but {self.title} ends at {n_classes - 1}; {remedy}"
             )
-        if (highest := data[::RECORD].max()) >= len(CLASSES):
-            raise UserError(
-                f"{path} holds the label {highest}, but CIFAR-10 ends at {len(CLASSES) - 1}; "
-                "unpack cifar-10-binary.tar.gz again"
-            )
-        parts.append(data.reshape(-1, RECORD))
-    return np.concatenate(parts)
+        return np.array(given, np.int64)
+
+
+_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
+
+CIFAR10 = Cifar(
+    "cifar10",
+    "CIFAR-10",
+    Layout(
+        "cifar-10-batches-bin",
+        tuple(f"{batch}.bin" for batch in _BATCHES),
+        ("test_batch.bin",),
+        None,
+        "cifar-10-binary.tar.gz",
+    ),
+    Layout("cifar-10-batches-py", _BATCHES, ("test_batch",), None, "cifar-10-python.tar.gz"),
+    label_bytes=1,
+    label_key="labels",
+)
+
+CIFAR100 = Cifar(
+    "cifar100",
+    "CIFAR-100",
+    Layout(
+        "cifar-100-binary", ("train.bin",), ("test.bin",), "fine_label_names.txt", "cifar-100-binary.tar.gz"
+    ),
+    Layout("cifar-100-python", ("train",), ("test",), "meta", "cifar-100-python.tar.gz"),
+    label_bytes=2,  # the coarse class, then the fine one
+    label_key="fine_labels",
+)

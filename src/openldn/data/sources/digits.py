@@ -28,6 +28,11 @@ def read(folder: Path) -> LabelledSet:
     )
 
 
+def missing(folder: Path) -> Path | None:
+    """Nothing: it comes with scikit-learn."""
+    return None
+
+
 def present(folder: Path) -> bool:
     """Always: it comes with scikit-learn."""
     return True

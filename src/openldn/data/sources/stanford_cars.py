@@ -1,0 +1,122 @@
+"""Stanford Cars: 16,185 photographs of cars in 196 classes (make, model and year).
+
+The publisher's site is gone; copies come in three layouts, tried in this order:
+
+1.  devkit/{cars_train_annos,cars_meta}.mat, cars_test_annos_withlabels.mat (there or beside devkit),
+    cars_train/*.jpg, cars_test/*.jpg;
+2.  the older cars_annos.mat and car_ims/*.jpg;
+3.  train.csv and test.csv, with a column `image`, `filename`, `fname` or `relative_im_path` and a column
+    `class` or `label` that holds a number or a name. Images are sought by that path, then by that name in
+    cars_train/ and cars_test/, then in train/ and test/. Classes are in the order of numbers, or of names.
+"""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from openldn.data.problem import Listing
+from openldn.data.sources import listed, matlab
+from openldn.errors import UserError
+
+TRAIN, META = "devkit/cars_train_annos.mat", "devkit/cars_meta.mat"
+TESTS = ("devkit/cars_test_annos_withlabels.mat", "cars_test_annos_withlabels.mat")
+OLDER = ("cars_annos.mat", "car_ims/")
+CSV = ("train.csv", "test.csv")
+IMAGE_COLUMNS, CLASS_COLUMNS = ("image", "filename", "fname", "relative_im_path"), ("class", "label")
+REMEDY = "fetch a whole copy of Stanford Cars"
+
+
+def read(folder: Path) -> Listing:
+    """The publisher's training and test part, classes in the publisher's order."""
+    if listed.missing(folder, *_devkit(folder)) is None:
+        return _read_devkit(folder)
+    return _read_older(folder) if listed.missing(folder, *OLDER) is None else _read_csv(folder)
+
+
+def missing(folder: Path) -> Path | None:
+    """What is needed but not there, if anything; single images are not looked for."""
+    others = (listed.missing(folder, *layout) for layout in (OLDER, CSV))
+    return None if None in others else listed.missing(folder, *_devkit(folder))
+
+
+def present(folder: Path) -> bool:
+    """Whether one of the three layouts is there."""
+    return missing(folder) is None
+
+
+def _devkit(folder: Path) -> tuple[str, ...]:
+    test = next((file for file in TESTS if (folder / file).is_file()), TESTS[0])
+    return TRAIN, test, META, "cars_train/", "cars_test/"
+
+
+def _read_devkit(folder: Path) -> Listing:
+    train_file, test_file, *_ = _devkit(folder)
+    (names,) = matlab.read(folder / META, "class_names", remedy=REMEDY)
+    train, test = _annotated(folder, train_file, "cars_train"), _annotated(folder, test_file, "cars_test")
+    return _listing(folder, train, test, names)
+
+
+def _annotated(folder: Path, file: str, below: str) -> listed.Part:
+    (records,) = matlab.read(folder / file, "annotations", remedy=REMEDY)
+    images, labels = matlab.fields(folder / file, records, "fname", "class", remedy=REMEDY)
+    return listed.Part(folder / file, [f"{below}/{image}" for image in images], labels)
+
+
+def _read_older(folder: Path) -> Listing:
+    path = folder / OLDER[0]
+    records, names = matlab.read(path, "annotations", "class_names", remedy=REMEDY)
+    columns = matlab.fields(path, records, "relative_im_path", "class", "test", remedy=REMEDY)
+    rows = list(zip(*columns, strict=True))
+    train, test = (
+        listed.Part(
+            path, [str(image) for image, _, t in rows if t == test], [k for _, k, t in rows if t == test]
+        )
+        for test in (0, 1)
+    )
+    return _listing(folder, train, test, names)
+
+
+def _listing(folder: Path, train: listed.Part, test: listed.Part, names: Any) -> Listing:
+    """Classes are numbered from 1, in the order of their names' list."""
+    classes = [str(name) for name in np.atleast_1d(names).tolist()]
+    keys = range(1, len(classes) + 1)
+    return listed.listing("stanford-cars", folder, train, test, classes, keys=keys, remedy=REMEDY)
+
+
+def _read_csv(folder: Path) -> Listing:
+    train, test = (_from_csv(folder, file, file.removesuffix(".csv")) for file in CSV)
+    given = {str(label) for label in train.labels}
+    classes: list[str | int] = sorted(given)
+    if numbers := all(label.isdecimal() for label in given):
+        classes = sorted(map(int, given))
+    keys = [str(k) for k in classes] if numbers else classes
+    return listed.listing("stanford-cars", folder, train, test, classes, keys=keys, remedy=REMEDY)
+
+
+def _from_csv(folder: Path, file: str, part: str) -> listed.Part:
+    path = folder / file
+    reader = csv.DictReader(io.StringIO(listed.read_text(path, REMEDY)))
+    try:
+        rows = list(reader)
+    except csv.Error:
+        raise UserError(f"{path} is no CSV file; {REMEDY}") from None
+    columns = reader.fieldnames or ()
+    image, label = (
+        next((column for column in wanted if column in columns), None)
+        for wanted in (IMAGE_COLUMNS, CLASS_COLUMNS)
+    )
+    if image is None or label is None:
+        raise UserError(
+            f"{path} has no column {' or '.join(CLASS_COLUMNS if image else IMAGE_COLUMNS)}; "
+            "name its columns in the first line"
+        )
+    names = [(row[image] or "").strip() for row in rows]
+    first = names[0] if names and listed.is_inside(names[0]) else ""
+    places = (".", f"cars_{part}", part)
+    below = next((place for place in places if (folder / place / first).is_file()), places[1])
+    return listed.Part(
+        path, [f"{below}/{name}" for name in names], [(row[label] or "").strip() for row in rows]
+    )

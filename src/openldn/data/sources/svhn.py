@@ -1,0 +1,58 @@
+"""SVHN, cropped: 99,289 house-number digits of 32 x 32 pixels, cut from street photographs."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from openldn.data.problem import LabelledSet
+from openldn.data.sources import listed, matlab
+from openldn.errors import UserError
+
+TRAIN, TEST, EXTRA = "train_32x32.mat", "test_32x32.mat", "extra_32x32.mat"
+
+
+def read(folder: Path, *, extra: bool = False) -> LabelledSet:
+    """The publisher's training and test part; `extra` adds the 531,131 easier images, as papers rarely do.
+
+    A mirrored digit is another thing: no flips.
+    """
+    parts = [_part(folder / file) for file in ((TRAIN, EXTRA) if extra else (TRAIN,))]
+    test_images, test_labels = _part(folder / TEST)
+    return LabelledSet(
+        name="svhn",
+        images=torch.cat([images for images, _ in parts]),
+        labels=np.concatenate([labels for _, labels in parts]),
+        test_images=test_images,
+        test_labels=test_labels,
+        classes=tuple(range(10)),
+        flip=False,
+    )
+
+
+def missing(folder: Path) -> Path | None:
+    """What is needed but not there, if anything."""
+    return listed.missing(folder, TRAIN, TEST)
+
+
+def present(folder: Path) -> bool:
+    """Whether both files are there."""
+    return missing(folder) is None
+
+
+def _part(path: Path) -> tuple[Tensor, NDArray[np.int64]]:
+    remedy = f"fetch {path.name} again"
+    pixels, given = matlab.read(path, "X", "y", remedy=remedy)
+    pixels = pixels[..., None] if pixels.ndim == 3 else pixels  # a single image
+    labels = given.reshape(-1)
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[:3] != (32, 32, 3):
+        raise UserError(f"{path} holds {pixels.dtype} of shape {pixels.shape}, not 32 x 32 x 3 x n; {remedy}")
+    if len(labels) != pixels.shape[3] or labels.dtype.kind not in "uif":
+        raise UserError(f"{path} has {pixels.shape[3]} images but {len(labels)} labels; {remedy}")
+    outside = labels[~np.isin(labels, np.arange(1, 11))]
+    if len(outside):
+        raise UserError(f"{path} holds the label {outside[0]}, but SVHN's are 1 to 10; {remedy}")
+    images = torch.from_numpy(np.ascontiguousarray(pixels.transpose(3, 2, 0, 1)))
+    return images, labels.astype(np.int64) % 10  # the publisher calls the digit 0 ten
