@@ -50,12 +50,12 @@ def predict(run: Run | str | Path, images: str | Path, out: str | Path) -> int:
             part = paths[i : i + CHUNK]
             pixels, unreadable = arrays.decode_readable(part, model.size, model.channels)
             skipped.update(unreadable)
-            yield from prediction_rows(model, [name(path) for path in part if path not in unreadable], pixels)
             if len(skipped) == len(paths):
                 path, reason = next(iter(skipped.items()))
-                raise UserError(
-                    f"{name(path)} cannot be read ({reason}); give an image or a folder of images"
-                )
+                shown = image_files.shown(path)
+                raise UserError(f"{shown} cannot be read ({reason}); give an image or a folder of images")
+            names = [name(path) for path in part if path not in unreadable]
+            yield from prediction_rows(model, names, pixels)
 
     write_csv(out, PREDICTIONS, rows())
     if skipped:

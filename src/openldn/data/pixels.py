@@ -114,7 +114,7 @@ def expect(images: Images, rows: Tensor) -> None:
 def pieces(images: Images, values: int = 2**24) -> Iterator[Tensor]:
     """All images in order, so many values at a time (or one image), whatever their number and size."""
     each = max(1, values // int(np.prod(images.shape[1:])))
-    parts = torch.arange(len(images)).split(each) if len(images) else ()
+    parts = torch.arange(len(images)).split(each)
     for i, rows in enumerate(parts):
         piece = images[rows]
         if i + 1 < len(parts):

@@ -37,8 +37,6 @@ def read_images(
 
     Paths need a size and channels to be brought to.
     """
-    if isinstance(X, str | PathLike):
-        raise UserError(f"{str(X)!r} is a single path; give a list of image paths")
     if (paths := _paths(X)) is not None:
         assert size is not None
         assert channels is not None
@@ -129,6 +127,8 @@ def _refuse_unreadable(skipped: dict[Path, str]) -> None:
 
 def _paths(X: Any) -> list[Path] | None:
     """The paths in a list or a one-dimensional array of them, or None if it holds something else."""
+    if isinstance(X, str | PathLike):
+        raise UserError(f"{str(X)!r} is a single path; give a list of image paths")
     if isinstance(X, np.ndarray) and X.ndim == 1:
         X = X.tolist()
     if isinstance(X, Sequence) and len(X) and all(isinstance(x, str | PathLike) for x in X):

@@ -1,0 +1,294 @@
+"""One's own images, as they come: broken, mixed, oddly named, linked, doubled; in folders and tables."""
+
+import csv
+import json
+import os
+import struct
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import openldn
+import toy
+from openldn.cli import main
+from openldn.config import Options
+from openldn.data import images, reading
+from openldn.errors import OpenLDNWarning, UserError
+
+
+def noise(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def save(path: Path, seed: int = 0, size: int = 8) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(noise(size, size, seed=seed)).save(path)
+    return path
+
+
+def read(source: Path, labels: Path | None = None, **options: object) -> reading.Given:
+    options = {"novel": 1, **options}
+    chosen = Options(**options)  # type: ignore[arg-type]
+    split = None if chosen.split is None else Path(chosen.split)
+    return reading.read(reading.describe(source, labels, chosen), chosen, split=split)
+
+
+def rows(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="", encoding="utf-8") as f:
+        return [*csv.DictReader(f)]
+
+
+# ---------------------------------------------------------------------------------------------- formats
+
+
+def formats() -> dict[str, Image.Image]:
+    colour = [Image.fromarray(noise(40, 50, 3, seed=i)) for i in range(8)]
+    return {
+        "1.jpg": colour[0],
+        "2.JPEG": Image.fromarray(noise(40, 50)),
+        "3.png": Image.fromarray(noise(40, 50, 4)),
+        "4.webp": colour[1],
+        "5.bmp": colour[2],
+        "6.tif": Image.fromarray(noise(40, 50, seed=9).astype(np.uint16) * 257),
+        "7.gif": colour[3].quantize(16),
+        "8.TIFF": colour[4].convert("CMYK"),
+        "9.jpg": colour[5].convert("CMYK"),
+        "10.png": colour[6].convert("1"),
+        "11.png": colour[7].quantize(16),
+        "12.png": Image.fromarray(noise(40, 50, 2)),
+    }
+
+
+def test_every_format_is_read(tmp_path: Path) -> None:
+    for name, image in formats().items():
+        path = tmp_path / ("a" if name < "3" else "b" if name < "6" else "unlabelled") / name
+        path.parent.mkdir(exist_ok=True)
+        image.save(path)
+    given = read(tmp_path)
+    assert len(given.problem.names) == len(formats())
+    assert given.problem.images.shape == (12, 3, 32, 32)
+    assert given.skipped == ()
+
+
+def test_of_an_animation_the_first_frame_is_read(tmp_path: Path) -> None:
+    frames = [Image.fromarray(np.full((8, 8), v, np.uint8)) for v in (10, 200, 90)]
+    frames[0].save(tmp_path / "1.gif", save_all=True, append_images=frames[1:])
+    assert (images.read(tmp_path / "1.gif", 8, 1) == 10).all()
+
+
+# ----------------------------------------------------------------------------------------- what is broken
+
+
+def bomb() -> bytes:
+    """A PNG of 60,000 x 60,000 pixels in a few kilobytes."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(bytes(10**6))) + chunk(b"IEND", b"")
+
+
+def spoil(folder: Path) -> dict[str, str]:
+    """Files that no pixels can be had from, and a word of the reason."""
+    whole = save(folder / "whole.png", seed=77, size=40).read_bytes()
+    bad = {
+        "text.png": (b"This is no image.", "not an image"),
+        "empty.jpg": (b"", "empty"),
+        "cut.png": (whole[: len(whole) // 2], ""),
+        "bomb.png": (bomb(), "too many"),
+    }
+    for name, (data, _) in bad.items():
+        (folder / name).write_bytes(data)
+    os.mkfifo(folder / "pipe.png")
+    (folder / "nowhere.png").symlink_to(folder / "gone.png")
+    (folder / "itself.png").symlink_to(folder / "itself.png")
+    others = {"pipe.png": "not a file", "nowhere.png": "not there", "itself.png": ""}
+    return {name: word for name, (_, word) in bad.items()} | others
+
+
+def test_what_cannot_be_read_is_left_out_and_listed(tmp_path: Path) -> None:
+    for i in range(80):
+        save(tmp_path / ("a", "b", "unlabelled")[i % 3] / f"{i}.png", seed=i)
+    bad = spoil(tmp_path / "unlabelled")
+    with pytest.warns(OpenLDNWarning, match=f"{len(bad)} of 88 images cannot be read.*skipped.csv"):
+        given = read(tmp_path)
+    assert len(given.problem.names) == len(given.problem.images) == 81
+    reasons = {name.removeprefix("unlabelled/"): reason for name, reason in given.skipped}
+    assert reasons.keys() == bad.keys()
+    assert all(word in reasons[name] for name, word in bad.items())
+
+
+def test_trains_predicts_and_reports_what_was_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Formats mixed, a few files broken, through the command line."""
+    data, suffixes = tmp_path / "photos", ("png", "jpg", "webp", "bmp", "tif", "gif")
+    pictures, labels = toy.pictures(4, 30)
+    for i, (picture, k) in enumerate(zip(pictures, labels.tolist(), strict=True)):
+        folder = f"class {k}" if k < 2 and i % 2 else "unlabelled"
+        path = data / folder / f"{i}.{suffixes[i % len(suffixes)]}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(path)
+    bad = spoil(data / "unlabelled")
+    run = tmp_path / "run"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OpenLDNWarning)
+        main(["train", str(data), "--novel", "2", "--epochs", "1", "--out", str(run), "--method", "openldn"])
+        listed = rows(run / "skipped.csv")
+        assert {row["image"] for row in listed} == {f"unlabelled/{name}" for name in bad}
+        assert all(row["reason"] for row in listed)
+        out = tmp_path / "new.csv"
+        main(["predict", str(run), str(data / "unlabelled"), "--out", str(out)])
+    capsys.readouterr()
+    n_good = sum(1 for path in (data / "unlabelled").iterdir() if path.name not in bad)
+    assert len(rows(out)) == len(rows(run / "predictions.csv")) == n_good
+    assert {row["image"] for row in rows(tmp_path / "new.skipped.csv")} == bad.keys()
+
+
+# --------------------------------------------------------------------------------------- names and links
+
+
+def test_odd_names_and_links(tmp_path: Path) -> None:
+    data = tmp_path / "photos"
+    names = [
+        "a/with space.png",
+        "a/two\nlines.PNG",
+        "b/say \"hi\" 'so'.png",
+        "b/鍵 ключ مفتاح.Png",
+        "b/-rf.png",
+    ]
+    for i, name in enumerate(names):
+        save(data / name, seed=i)
+    save(data / "a" / ".hidden.png")
+    (data / "a" / "Thumbs.db").write_bytes(b"x")
+    (data / ".DS_Store").write_bytes(b"x")
+    (data / "a" / "loop").symlink_to(data)  # a folder that holds itself
+    for i in range(4):
+        save(tmp_path / "elsewhere" / f"{i}.png", seed=50 + i)
+    (data / "unlabelled").symlink_to(tmp_path / "elsewhere")  # a folder that lies elsewhere
+    given = read(data)
+    assert set(given.problem.names) == {*names, *(f"unlabelled/{i}.png" for i in range(4))}
+    assert len(given.problem.unlabelled) == 4
+
+
+def test_many_files_in_one_folder(tmp_path: Path) -> None:
+    data = save(tmp_path / "unlabelled" / "0.png").read_bytes()
+    for i in range(3000):
+        (tmp_path / "unlabelled" / f"{i}.png").write_bytes(data)
+    for name in ("a", "b"):
+        save(tmp_path / name / "1.png", seed=ord(name))
+    with pytest.warns(OpenLDNWarning, match="2999 of 3002 images are exact copies"):
+        assert len(read(tmp_path).problem.names) == 3002
+
+
+# -------------------------------------------------------------------------------------------- duplicates
+
+
+def test_copies_are_counted_and_contradictions_named(tmp_path: Path) -> None:
+    for i, name in enumerate(["a/1.png", "a/2.png", "b/1.png", "unlabelled/1.png"]):
+        save(tmp_path / name, seed=i)
+    save(tmp_path / "b" / "copy.png", seed=0)
+    save(tmp_path / "unlabelled" / "copy.bmp", seed=3)
+    with pytest.warns(OpenLDNWarning) as said:
+        read(tmp_path)
+    messages = [str(w.message) for w in said]
+    assert any("2 of 6 images are exact copies" in m for m in messages)
+    assert any("1 images are labelled otherwise" in m and "b/copy.png: a and b" in m for m in messages)
+
+
+def test_without_copies_nothing_is_said(tmp_path: Path) -> None:
+    for i, name in enumerate(["a/1.png", "b/1.png", "unlabelled/1.png"]):
+        save(tmp_path / name, seed=i)
+    read(tmp_path)  # warnings are errors here
+
+
+# -------------------------------------------------------------------------------------- tables and splits
+
+
+def test_a_table_alone(tmp_path: Path) -> None:
+    """Paths relative to the file or absolute; labels as ever."""
+    inside = [save(tmp_path / "table" / "img" / f"{i}.png", seed=i) for i in range(2)]
+    outside = [save(tmp_path / "far" / f"{i}.png", seed=10 + i) for i in range(2)]
+    table = tmp_path / "table" / "all.csv"
+    names = ["img/0.png", str(outside[0]), "img/1.png", "../far/1.png"]
+    labels = ["cat", "dog", "", "-1"]
+    lines = ["image,label", *(f"{n},{y}" for n, y in zip(names, labels, strict=True))]
+    table.write_text("\n".join(lines))
+    problem = read(table).problem
+    assert problem.names == tuple(names)
+    assert problem.classes == ("cat", "dog")
+    assert problem.labels.tolist() == [0, 1, -1, -1]
+    pixels = problem.images[torch.arange(4)].numpy()
+    expected = [np.asarray(Image.open(p)) for p in (inside[0], outside[0], inside[1], outside[1])]
+    assert np.array_equal(pixels[:, 0], np.stack(expected))
+
+
+def test_a_label_file_may_have_absolute_paths(tmp_path: Path) -> None:
+    paths = [save(tmp_path / "photos" / f"{i}.png", seed=i) for i in range(4)]
+    labels = tmp_path / "labels.csv"
+    labels.write_text(f"image,label\n{paths[0]},x\n1.png,y\n")
+    assert read(tmp_path / "photos", labels).problem.labels.tolist() == [0, 1, -1, -1]
+
+
+def test_a_table_takes_no_labels_and_must_name_something(tmp_path: Path) -> None:
+    table = tmp_path / "all.csv"
+    table.write_text("image,label\n")
+    with pytest.raises(UserError, match="names no image"):
+        read(table)
+    with pytest.raises(UserError, match="leave out --labels"):
+        read(table, table)
+
+
+def test_a_split_can_be_given_back(tmp_path: Path) -> None:
+    """To another seed, which would have drawn other images."""
+    quick = {"method": "openldn", "epochs": 0.05, "quiet": True, "images": 200}
+    first = openldn.train("digits", out=tmp_path / "1", seed=0, **quick)
+    split = first.path / "split.json"
+    second = openldn.train("digits", out=tmp_path / "2", seed=1, split=str(split), **quick)
+    other = openldn.train("digits", out=tmp_path / "3", seed=1, **quick)
+    assert json.loads((second.path / "split.json").read_text()) == json.loads(split.read_text())
+    assert json.loads((other.path / "split.json").read_text()) != json.loads(split.read_text())
+    # The file may be gone later: the run has its own.
+    split.unlink()
+    assert openldn.evaluate(second)["protocols"]
+
+
+def test_a_split_of_ones_own_images(tmp_path: Path) -> None:
+    for i in range(6):
+        save(tmp_path / "photos" / f"{i}.png", seed=i)
+    split = tmp_path / "split.json"
+    split.write_text(json.dumps({"labelled": {"x": ["0.png"], "y": ["1.png"]}, "unlabelled": ["2.png"]}))
+    assert read(tmp_path / "photos", split=str(split)).problem.labels.tolist() == [0, 1, -1, -1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"labelled": [], "unlabelled": []}',
+        '{"labelled": {"x": ["a", "a"]}, "unlabelled": []}',
+    ],
+)
+def test_a_split_that_is_none(tmp_path: Path, text: str) -> None:
+    split = tmp_path / "split.json"
+    split.write_text(text)
+    with pytest.raises(UserError, match=r"split\.json"):
+        read(Path("digits"), split=str(split), novel=None)
+
+
+@pytest.mark.parametrize(
+    "labelled", [{"0": ["digits/train/99999"]}, {"9": ["digits/train/1"]}, {"zebra": ["digits/train/1"]}]
+)
+def test_a_split_of_something_else(tmp_path: Path, labelled: dict[str, list[str]]) -> None:
+    split = tmp_path / "split.json"
+    split.write_text(json.dumps({"labelled": labelled, "unlabelled": []}))
+    with pytest.raises(UserError, match="no such image or no such known class"):
+        read(Path("digits"), split=str(split), novel=None)
