@@ -5,6 +5,7 @@ import os
 import stat
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -71,12 +72,22 @@ def shown(name: str | Path) -> str:
 def header(path: Path) -> Header:
     """The size and kind of an image, after it has been turned upright."""
     with _opened(path) as image:
-        try:
-            turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
-        except Exception:  # what a damaged EXIF block can raise is anything; decoding will ignore it too
-            turned = False
-        width, height = image.size[::-1] if turned else image.size
-        return Header(width, height, image.mode in GREY)
+        return _header(image)
+
+
+def _header(image: Image.Image) -> Header:
+    width, height = image.size[::-1] if _orientation(image) in (5, 6, 7, 8) else image.size
+    return Header(width, height, image.mode in GREY)
+
+
+def _orientation(image: Image.Image) -> int:
+    """How a camera was held, from 1 (upright) to 8."""
+    try:
+        return int(image.getexif().get(0x0112, 1))
+    except (
+        Exception
+    ):  # what a damaged block of metadata can raise is anything; the picture is there all the same
+        return 1
 
 
 def choose_size(headers: Sequence[Header], largest: int = 224) -> tuple[int, int]:
@@ -106,16 +117,25 @@ def check_size(size: int) -> int:
 
 def read(path: Path, size: int, channels: int) -> NDArray[np.uint8]:
     """One image, its shorter side brought to `size` and the centre cut out.  uint8 (c, size, size)"""
+    return examine(path, size, channels)[1]
+
+
+def examine(path: Path, size: int, channels: int) -> tuple[Header, NDArray[np.uint8]]:
+    """The header of an image and its pixels, as `read` gives them."""
     with _opened(path) as image:
+        about = _header(image)
         try:
             # A JPEG is decoded at the smallest scale that is still large enough: up to 8 times less work.
             image.draft(None, (2 * size, 2 * size))
-            plain = _plain(ImageOps.exif_transpose(image), "L" if channels == 1 else "RGB")
+            if _orientation(image) != 1:
+                ImageOps.exif_transpose(image, in_place=True)
+            plain = _plain(image, "L" if channels == 1 else "RGB")
+            if plain.size != (size, size):
+                plain = ImageOps.fit(plain, (size, size), Image.Resampling.BICUBIC)
+            pixels = np.asarray(plain, np.uint8)
         except Exception as e:  # a damaged file can make a decoder raise anything
             raise Unreadable(_reason(e)) from None
-    if plain.size != (size, size):
-        plain = ImageOps.fit(plain, (size, size), Image.Resampling.BICUBIC)
-    return np.asarray(plain, np.uint8).reshape(size, size, channels).transpose(2, 0, 1)
+    return about, pixels.reshape(size, size, channels).transpose(2, 0, 1)
 
 
 def fingerprint(pixels: NDArray[np.uint8]) -> bytes:
@@ -140,34 +160,46 @@ def warn_of_unreadable(skipped: Sequence[tuple[str, str]], total: int, listed: s
 
 def headers(paths: Sequence[str]) -> list[Header | str]:
     """The header of each file, or why there is none."""
-    return [_or_reason(header, Path(path)) for path in paths]
+    with _quiet():
+        return [_or_reason(header, Path(path)) for path in paths]
 
 
 def decode(paths: Sequence[str], size: int, channels: int) -> list[bytes | str]:
     """The pixels of each file, or why there are none."""
-    return [_or_reason(lambda p: read(p, size, channels).tobytes(), Path(path)) for path in paths]
+    with _quiet():
+        return [_or_reason(lambda p: read(p, size, channels).tobytes(), Path(path)) for path in paths]
 
 
 def decode_into(
     file: str | None, place: int, paths: Sequence[str], size: int, channels: int
-) -> list[bytes | str]:
+) -> list[tuple[Header, bytes] | str]:
     """Writes the pixels of each file one after the other from `place` on, if there is a file to write to.
 
-    Gives back fingerprints, or why there is none; the place of an image that cannot be read is left empty.
+    Gives back headers and fingerprints, or why there is none; the place of an image that cannot be read is
+    left empty.
     """
-    results: list[bytes | str] = []
+    results: list[tuple[Header, bytes] | str] = []
     pixels = np.zeros((len(paths), channels, size, size), np.uint8)
-    for i, path in enumerate(paths):
-        try:
-            pixels[i] = read(Path(path), size, channels)
-            results.append(fingerprint(pixels[i]))
-        except Unreadable as e:
-            results.append(str(e))
+    with _quiet():
+        for i, path in enumerate(paths):
+            try:
+                about, pixels[i] = examine(Path(path), size, channels)
+                results.append((about, fingerprint(pixels[i])))
+            except Unreadable as e:
+                results.append(str(e))
     if file is not None:
         with open(file, "r+b") as f:
             f.seek(place * pixels[0].nbytes)
             f.write(pixels.data)
     return results
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Odd metadata is nobody's concern, and bombs are judged by us."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _or_reason(f: Callable[[Path], T], path: Path) -> T | str:
@@ -189,7 +221,7 @@ def _plain(image: Image.Image, mode: str) -> Image.Image:
     elif image.has_transparency_data:
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image.convert("RGBA"))
-    return image.convert(mode)
+    return image if image.mode == mode else image.convert(mode)
 
 
 def _opened(path: Path) -> Image.Image:
@@ -198,14 +230,12 @@ def _opened(path: Path) -> Image.Image:
     except UnicodeEncodeError:
         raise Unreadable("its name is not UTF-8: rename it") from None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a bomb is judged below; odd metadata is nobody's concern
-            status = os.stat(path)
-            if not stat.S_ISREG(status.st_mode):  # a pipe would keep us waiting for ever
-                raise Unreadable("it is not a file")
-            if status.st_size == 0:
-                raise Unreadable("it is empty")
-            image = Image.open(path)
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):  # a pipe would keep us waiting for ever
+            raise Unreadable("it is not a file")
+        if status.st_size == 0:
+            raise Unreadable("it is empty")
+        image = Image.open(path)
     except Unreadable:
         raise
     except Exception as e:

@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,8 @@ HEADER = np.dtype([("stamp", STAMP), ("width", "i4"), ("height", "i4"), ("grey",
 PIXELS = np.dtype([("stamp", STAMP), ("print", PRINT), ("place", "i8")])
 FORMAT = 1  # raised when decoding changes, so that old stores are not used
 MOST_UNREADABLE = 0.1
+SAMPLE = 200  # so many files are looked at before it is worth starting worker processes
+AT_ONCE = 2**23  # bytes of pixels that a worker process makes at a time
 ROOM = 0.9  # of the free disk space, the share that a store may take
 
 Watch = Callable[[str, int, int], None]  # what is done, how many of how many
@@ -71,70 +73,87 @@ def decoded(
 
     Where no size or number of channels is given, they are chosen from the images.
     """
-    watch = watch or (lambda what, done, total: None)
-    folder = _folder(root)
-    with _locked(folder):
-        stamps = [_stamp(path) for path in paths]
-        found, skipped = _headers(folder / "headers", paths, stamps, watch)
-        _complain_of_many(skipped, paths)
-        best, all_channels = image_files.choose_size([*found.values()], largest)
-        size, channels = best if size is None else size, all_channels if channels is None else channels
-        return _pixels(
-            folder / f"{size}x{channels}", paths, stamps, [*found], skipped, (channels, size, size), watch
-        )
+    with _locked(folder := _folder(root)):
+        book = _Book(paths, [_stamp(path) for path in paths], _Table(folder / "headers", HEADER))
+        watch = watch or (lambda what, done, total: None)
+        if size is not None and channels is not None:
+            return _pixels(folder, book, (channels, size, size), watch)
+        # A few headers tell what is probably best; all are known once all images have been decoded to that.
+        _headers(book)
+        while True:
+            best, all_channels = image_files.choose_size([*book.headers().values()], largest)
+            guess = (channels or all_channels, *(size or best,) * 2)
+            if book.complete:
+                return _pixels(folder, book, guess, watch)
+            _pixels(folder, book, guess, watch)
 
 
-# --------------------------------------------------------------------------------------- the two passes
+# ---------------------------------------------------------------------------------------- the two passes
 
 
-def _headers(
-    file: Path, paths: Sequence[Path], stamps: Sequence[bytes], watch: Watch
-) -> tuple[dict[int, Header], dict[int, str]]:
-    """The header of each file by its number, and why others have none."""
-    table = _Table(file, HEADER)
-    known = table.by_stamp()
-    missing = [i for i, stamp in enumerate(stamps) if stamp not in known]
-    skipped: dict[int, str] = {}
-    for part, results in _shared_out(
-        image_files.headers,
-        [((_names(paths, part),), part) for part in _parts(missing, 256)],
-        watch,
-        "headers",
-    ):
-        records = []
-        for i, result in zip(part, results, strict=True):
-            if isinstance(result, str):
-                skipped[i] = result
-            else:
-                records.append((stamps[i], *result))
-        table.add(records)
-    known = table.by_stamp()
-    found = {}
-    for i, stamp in enumerate(stamps):
-        if i not in skipped:
-            _, width, height, grey = known[stamp]
-            found[i] = Header(int(width), int(height), bool(grey))
-    return found, skipped
+class _Book:
+    """What is known of the files, by number: stamps, headers, and why some cannot be read."""
+
+    def __init__(self, paths: Sequence[Path], stamps: Sequence[bytes], table: "_Table"):
+        self.paths, self.stamps, self.table = paths, stamps, table
+        self.known = table.by_stamp()
+        self.skipped: dict[int, str] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether every file has a header or cannot be read."""
+        return all(stamp in self.known or i in self.skipped for i, stamp in enumerate(self.stamps))
+
+    @property
+    def readable(self) -> list[int]:
+        return [i for i in range(len(self.paths)) if i not in self.skipped]
+
+    def headers(self) -> dict[int, Header]:
+        """Those that are known."""
+        found = [(i, self.known.get(self.stamps[i])) for i in self.readable]
+        return {i: Header(int(r[1]), int(r[2]), bool(r[3])) for i, r in found if r is not None}
+
+    def note(self, headers: Sequence[tuple[int, Header]], unreadable: Mapping[int, str]) -> None:
+        """Takes down what was found out; an error if too much is unreadable."""
+        new = {self.stamps[i]: (self.stamps[i], *h) for i, h in headers if self.stamps[i] not in self.known}
+        self.table.add([*new.values()])
+        self.known |= new
+        bad = {self.stamps[i]: reason for i, reason in unreadable.items()}
+        self.skipped |= {i: bad[stamp] for i, stamp in enumerate(self.stamps) if stamp in bad} if bad else {}
+        if len(self.skipped) > MOST_UNREADABLE * len(self.paths):
+            i = min(self.skipped)
+            raise UserError(
+                f"{len(self.skipped)} of {len(self.paths)} images cannot be read, such as "
+                f"{image_files.shown(self.paths[i])} ({self.skipped[i]}); take away or repair what is not an "
+                "image, or check that the folder is the right one"
+            )
+
+    def names(self, part: Sequence[int]) -> list[str]:
+        return [str(self.paths[i]) for i in part]
 
 
-def _pixels(
-    folder: Path,
-    paths: Sequence[Path],
-    stamps: Sequence[bytes],
-    wanted: Sequence[int],
-    skipped: dict[int, str],
-    shape: tuple[int, int, int],
-    watch: Watch,
-) -> Decoded:
-    """The pixels of the wanted files, those that are not there yet decoded first."""
+def _headers(book: _Book) -> None:
+    """Looks at a few files, evenly from all, or at all of a few."""
+    missing = [i for i, stamp in enumerate(book.stamps) if stamp not in book.known]
+    part = missing[:: max(1, len(missing) // SAMPLE)]
+    results = image_files.headers(book.names(part))
+    pairs = list(zip(part, results, strict=True))
+    book.skipped.update((i, r) for i, r in pairs if isinstance(r, str))
+    book.note([(i, r) for i, r in pairs if not isinstance(r, str)], {})
+
+
+def _pixels(folder: Path, book: _Book, shape: tuple[int, int, int], watch: Watch) -> Decoded:
+    """The pixels of all readable files, those that are not there yet decoded first."""
+    folder = folder / f"{shape[1]}x{shape[0]}"
     folder.mkdir(exist_ok=True)
-    file, each = folder / "pixels", int(np.prod(shape))
+    file, each, stamps = folder / "pixels", int(np.prod(shape)), book.stamps
     file.touch()
     table = _Table(folder / "index", PIXELS)
     _believe(table, folder / "trusted", file, shape)
     known = table.by_stamp()
     # By stamp, since a file may be wanted twice. A place below 0: seen, but there was no room to keep it.
-    missing = [*{stamps[i]: i for i in wanted if known.get(stamps[i], (None, None, -1))[2] < 0}.values()]
+    wanting = (i for i in book.readable if known.get(stamps[i], (None, None, -1))[2] < 0)
+    missing = [*{stamps[i]: i for i in wanting}.values()]
     n_places = file.stat().st_size // each
     fits = len(missing) * each < ROOM * shutil.disk_usage(folder).free
     if fits:
@@ -149,29 +168,29 @@ def _pixels(
         )
         missing = [i for i in missing if stamps[i] not in known]
     tasks = []
-    for first in range(0, len(missing), 64):
-        part = missing[first : first + 64]
-        place = n_places + first if fits else -1
-        task = (str(file) if fits else None, place, _names(paths, part), shape[1], shape[0])
-        tasks.append((task, part))
+    at_once = min(max(AT_ONCE // each, 16), 256)
+    for first in range(0, len(missing), at_once):
+        part = missing[first : first + at_once]
+        where = (str(file), n_places + first) if fits else (None, -1)
+        tasks.append(((*where, book.names(part), shape[1], shape[0]), part))
     place_of = {i: n_places + k if fits else -1 for k, i in enumerate(missing)}
-    failed: dict[bytes, str] = {}
-    for part, results in _shared_out(image_files.decode_into, tasks, watch, "decoding"):
-        good = [(i, r) for i, r in zip(part, results, strict=True) if isinstance(r, bytes)]
-        failed |= {stamps[i]: r for i, r in zip(part, results, strict=True) if isinstance(r, str)}
-        table.add([(stamps[i], r, place_of[i]) for i, r in good])
+    for part, results in _shared_out(image_files.decode_into, tasks, watch):
+        pairs = list(zip(part, results, strict=True))
+        good = [(i, *r) for i, r in pairs if not isinstance(r, str)]
+        table.add([(stamps[i], mark, place_of[i]) for i, _, mark in good])
+        book.note([(i, h) for i, h, _ in good], {i: r for i, r in pairs if isinstance(r, str)})
     if missing and fits:
         _settle(file, table, folder / "trusted")
-    skipped = skipped | {i: failed[stamps[i]] for i in wanted if stamps[i] in failed}
-    _complain_of_many(skipped, paths)
-    known = table.by_stamp()
-    kept = np.array([i for i in wanted if i not in skipped], np.int64)
-    records = [known[stamps[i]] for i in kept.tolist()]
+    known, kept = table.by_stamp(), book.readable
+    records = [known[stamps[i]] for i in kept]
     prints = np.array([r[1] for r in records], PRINT)
     places = np.array([r[2] for r in records], np.int64)
+    images: Images
     if (places >= 0).all():
-        return Decoded(Stored(file, places, prints, shape), kept, skipped)
-    return Decoded(OnTheFly([paths[i] for i in kept.tolist()], prints, shape), kept, skipped)
+        images = Stored(file, places, prints, shape)
+    else:
+        images = OnTheFly([book.paths[i] for i in kept], prints, shape)
+    return Decoded(images, np.array(kept, np.int64), dict(sorted(book.skipped.items())))
 
 
 def _believe(table: "_Table", trusted: Path, file: Path, shape: tuple[int, int, int]) -> None:
@@ -238,10 +257,7 @@ def _write(file: Path, data: bytes) -> None:
 
 
 def _shared_out(
-    f: Callable[..., list[Any]],
-    tasks: Sequence[tuple[tuple[Any, ...], list[int]]],
-    watch: Watch,
-    what: str,
+    f: Callable[..., list[Any]], tasks: Sequence[tuple[tuple[Any, ...], list[int]]], watch: Watch
 ) -> Iterator[tuple[list[int], list[Any]]]:
     """Each task's numbers and results as they come: (arguments, numbers) -> f(*arguments).
 
@@ -249,9 +265,9 @@ def _shared_out(
     """
     total, done = sum(len(part) for _, part in tasks), 0
     try:
-        for part, results in workers.outcomes(f, tasks, here=total <= 200):
+        for part, results in workers.outcomes(f, tasks, here=total <= SAMPLE):
             done += len(part)
-            watch(what, done, total)
+            watch("decoding", done, total)
             yield part, results
     except OSError as e:
         if e.errno == errno.ENOSPC:
@@ -262,14 +278,6 @@ def _shared_out(
         raise
 
 
-def _parts(numbers: list[int], n: int) -> list[list[int]]:
-    return [numbers[i : i + n] for i in range(0, len(numbers), n)]
-
-
-def _names(paths: Sequence[Path], part: Sequence[int]) -> list[str]:
-    return [str(paths[i]) for i in part]
-
-
 def _stamp(path: Path) -> bytes:
     """Another one when the file changes; a file that is not there has one too."""
     try:
@@ -278,16 +286,6 @@ def _stamp(path: Path) -> bytes:
     except OSError:
         about = f"{os.path.abspath(path)}\0missing"
     return hashlib.blake2b(about.encode(errors="surrogateescape"), digest_size=STAMP.itemsize).digest()
-
-
-def _complain_of_many(skipped: dict[int, str], paths: Sequence[Path]) -> None:
-    if len(skipped) > MOST_UNREADABLE * len(paths):
-        i = min(skipped)
-        raise UserError(
-            f"{len(skipped)} of {len(paths)} images cannot be read, such as {image_files.shown(paths[i])} "
-            f"({skipped[i]}); "
-            "take away or repair what is not an image, or check that the folder is the right one"
-        )
 
 
 def _folder(root: str) -> Path:
