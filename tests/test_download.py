@@ -14,11 +14,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from openldn.data import archives, download
+from openldn.data import archives, download, sources
 from openldn.data.archives import Archive, unpack
 from openldn.data.download import fetch, get
+from openldn.data.problem import LabelledSet
 from openldn.errors import UserError
 
 FILES = {"set/a.txt": b"a" * 3000, "set/deep/b.bin": bytes(range(256)) * 40, "set/empty": b""}
@@ -525,3 +527,50 @@ def test_a_disk_that_fills_up_is_told(server: Server, tmp_path: Path, monkeypatc
     with pytest.raises(UserError, match=r"cannot be written to .*No space left on device"):
         fetch([offered(server, "a.mat", b"x")], tmp_path)
     assert tree(tmp_path) == {}
+
+
+# ------------------------------------------------------------------------------------- named sets, as packed
+
+
+def cifar(names: tuple[str, ...]) -> bytes:
+    """Files of ten records each: a label, then pixels."""
+    rng = np.random.default_rng(0)
+    files = {}
+    for name in names:
+        records = rng.integers(0, 256, (10, 3073), np.uint8)
+        records[:, 0] = np.arange(10)
+        files[f"cifar-10-batches-bin/{name}"] = records.tobytes()
+    return tar(files=files)
+
+
+WHOLE = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
+
+
+@pytest.mark.parametrize("where", ["", "cifar10"])
+def test_a_set_is_read_from_its_archive(tmp_path: Path, where: str) -> None:
+    (tmp_path / where).mkdir(exist_ok=True)
+    (tmp_path / where / "cifar-10-binary.tar.gz").write_bytes(cifar(WHOLE))
+    assert sources.find("cifar10", tmp_path) is None
+    read = sources.read_named("cifar10", tmp_path)
+    assert isinstance(read, LabelledSet)
+    assert (len(read.images), len(read.test_images)) == (50, 10)
+    assert sources.find("cifar10", tmp_path) == tmp_path / "cifar10" / "unpacked"
+    assert sources.get("cifar10", tmp_path) == tmp_path / "cifar10" / "unpacked"
+
+
+def test_an_archive_that_does_not_hold_all_of_it(tmp_path: Path) -> None:
+    (tmp_path / "cifar10").mkdir()
+    (tmp_path / "cifar10" / "cifar-10-binary.tar.gz").write_bytes(cifar(WHOLE[:3]))
+    before = tree(tmp_path)
+    with pytest.raises(UserError, match="does not hold all of cifar10"):
+        sources.read_named("cifar10", tmp_path)
+    assert {k: v for k, v in tree(tmp_path).items() if not k.endswith(".lock")} == before
+
+
+def test_what_cannot_be_got(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="login"):
+        sources.get("imagenet-100", tmp_path)
+    with pytest.raises(UserError, match="no data set"):
+        sources.get("imagenet-1000", tmp_path)
+    with pytest.raises(UserError, match="openldn datasets --get cifar10"):
+        sources.read_named("cifar10", tmp_path)

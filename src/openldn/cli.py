@@ -109,23 +109,32 @@ def evaluate(
         _show(result, opened)
 
 
-def datasets(data_dir: Path | None = None) -> None:
+def datasets(data_dir: Path | None = None, get: str | None = None) -> None:
     """The named data sets: where each belongs, whether it is there, how to get it.
 
     Args:
         data_dir: Where named sets are kept (default: $OPENLDN_DATA, else the user's cache).
+        get: Name of a set to download and unpack there.
     """
+    from rich.filesize import decimal
     from rich.markup import escape
     from rich.table import Table
 
     from openldn.data import sources
 
-    table = Table("name", "classes", "images", "pixels", "there", "where it belongs", "how to get it")
+    if get is not None:
+        sources.get(get, data_dir)
+        return
+    columns = ("name", "classes", "images", "pixels", "download", "licence", "there", "how to get it")
+    table = Table(
+        *columns, title=f"Named data sets; each belongs in {escape(str(sources.home(data_dir)))}/NAME"
+    )
     for name, known in sources.NAMED.items():
-        there = known.reader.present(sources.find(name, data_dir))
-        where = "-" if name == "digits" else str(sources.home(data_dir) / name)
-        figures = (str(known.classes), f"{known.images:,}", str(known.size))
-        table.add_row(name, *figures, "yes" if there else "no", escape(where), known.how_to_get)
+        there = sources.find(name, data_dir) is not None
+        size = decimal(sum(archive.size for archive in known.archives)) if known.archives else "-"
+        how = f"openldn datasets --get {name}" if known.offered else known.how_to_get
+        figures = (str(known.classes), f"{known.images:,}", str(known.size), size, known.licence)
+        table.add_row(name, *figures, "yes" if there else "no", "" if there else how)
     _print(table)
 
 

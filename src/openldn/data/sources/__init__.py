@@ -1,10 +1,12 @@
 """One reader a file: each gives a Problem, or a benchmark that is split into one."""
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from openldn.data import archives
 from openldn.data.archives import Archive
 from openldn.data.problem import LabelledSet, Listing
 from openldn.data.sources import (
@@ -46,6 +48,7 @@ class NamedSet:
     licence: str
     archives: tuple[Archive, ...]
     how_to_get: str
+    also: tuple[str, ...] = ()  # other archives of the same, each of which is enough
 
     @property
     def offered(self) -> bool:
@@ -70,7 +73,8 @@ NAMED: dict[str, NamedSet] = {
         32,
         "none stated",
         _archives(TORONTO, ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", 170_052_171)),
-        "unpack cifar-10-binary.tar.gz from www.cs.toronto.edu/~kriz/cifar.html",
+        "put cifar-10-binary.tar.gz from www.cs.toronto.edu/~kriz/cifar.html",
+        also=("cifar-10-python.tar.gz",),
     ),
     "cifar100": NamedSet(
         CIFAR100,
@@ -79,7 +83,8 @@ NAMED: dict[str, NamedSet] = {
         32,
         "none stated",
         _archives(TORONTO, ("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", 168_513_733)),
-        "unpack cifar-100-binary.tar.gz from www.cs.toronto.edu/~kriz/cifar.html",
+        "put cifar-100-binary.tar.gz from www.cs.toronto.edu/~kriz/cifar.html",
+        also=("cifar-100-python.tar.gz",),
     ),
     "svhn": NamedSet(
         svhn,
@@ -92,7 +97,7 @@ NAMED: dict[str, NamedSet] = {
             (svhn.TRAIN, "e26dedcc434d2e4c54c9b2d4a06d8373", 182_040_794),
             (svhn.TEST, "eb5a983be6a315427106f1b164d9cef3", 64_275_384),
         ),
-        "fetch train_32x32.mat and test_32x32.mat from ufldl.stanford.edu/housenumbers",
+        "put train_32x32.mat and test_32x32.mat from ufldl.stanford.edu/housenumbers",
     ),
     "tiny-imagenet": NamedSet(
         tiny_imagenet,
@@ -104,7 +109,7 @@ NAMED: dict[str, NamedSet] = {
             "http://cs231n.stanford.edu/",
             ("tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de", 248_100_043),
         ),
-        "unpack tiny-imagenet-200.zip from cs231n.stanford.edu/tiny-imagenet-200.zip",
+        "put tiny-imagenet-200.zip from cs231n.stanford.edu/tiny-imagenet-200.zip",
     ),
     "oxford-pets": NamedSet(
         oxford_pets,
@@ -117,7 +122,7 @@ NAMED: dict[str, NamedSet] = {
             ("images.tar.gz", "5c4f3ee8e5d25df40f4fd59a7f44e54c", 791_918_971),
             ("annotations.tar.gz", "95a8c909bbe2e81eed6a22bccdf3f68f", 19_173_078),
         ),
-        "unpack images.tar.gz and annotations.tar.gz from www.robots.ox.ac.uk/~vgg/data/pets",
+        "put images.tar.gz and annotations.tar.gz from www.robots.ox.ac.uk/~vgg/data/pets",
     ),
     "imagenet-100": NamedSet(
         imagenet100,
@@ -139,7 +144,7 @@ NAMED: dict[str, NamedSet] = {
             OXFORD + "fgvc-aircraft/archives/",
             ("fgvc-aircraft-2013b.tar.gz", "d4acdd33327262359767eeaa97a4f732", 2_753_340_328),
         ),
-        "unpack fgvc-aircraft-2013b.tar.gz from www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft",
+        "put fgvc-aircraft-2013b.tar.gz from www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft",
     ),
     "stanford-cars": NamedSet(
         stanford_cars,
@@ -154,7 +159,7 @@ NAMED: dict[str, NamedSet] = {
             ("car_devkit.tgz", "c3b158d763b6e2245038c8ad08e45376", 330_000),
             ("cars_test_annos_withlabels.mat", "b0a2b23655a3edd16d84508592a98d10", 186_000),
         ),
-        "its site is gone: unpack cars_train.tgz, cars_test.tgz and car_devkit.tgz from a mirror such as "
+        "its site is gone: put cars_train.tgz, cars_test.tgz and car_devkit.tgz from a mirror such as "
         "Kaggle's, with cars_test_annos_withlabels.mat",
     ),
     "herbarium19": NamedSet(
@@ -168,7 +173,7 @@ NAMED: dict[str, NamedSet] = {
             ("small-train.tar.gz", "8bf1985008dea8f79da1d9668b065543", 1_700_000_000),  # about
             ("small-validation.tar.gz", "d7e8670238a54f13b8b729823a988004", 135_000_000),  # about
         ),
-        "unpack small-train.tar.gz and small-validation.tar.gz from github.com/visipedia/herbarium_comp",
+        "put small-train.tar.gz and small-validation.tar.gz from github.com/visipedia/herbarium_comp",
     ),
     "mnist": NamedSet(
         MNIST,
@@ -183,7 +188,7 @@ NAMED: dict[str, NamedSet] = {
             ("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3", 1_648_877),
             ("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c", 4_542),
         ),
-        "fetch its four .gz files from ossci-datasets.s3.amazonaws.com/mnist",
+        "put its four .gz files from ossci-datasets.s3.amazonaws.com/mnist",
     ),
     "fashion-mnist": NamedSet(
         FASHION_MNIST,
@@ -198,7 +203,7 @@ NAMED: dict[str, NamedSet] = {
             ("t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79", 4_422_102),
             ("t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310", 5_148),
         ),
-        "fetch its four .gz files from github.com/zalandoresearch/fashion-mnist",
+        "put its four .gz files from github.com/zalandoresearch/fashion-mnist",
     ),
 }
 
@@ -223,7 +228,7 @@ def read_named(name: str, data_dir: str | Path | None) -> LabelledSet | Listing:
         raise UserError(
             f"there is no folder or data set {name!r}; give a folder of images or one of {', '.join(NAMED)}"
         )
-    named, at = NAMED[name], find(name, data_dir)
+    named, at = NAMED[name], find(name, data_dir) or _unpacked(name, data_dir)
     if at is None:
         places = _places(name, data_dir)
         missing = named.reader.missing(next((place for place in places if place.is_dir()), places[1]))
@@ -233,6 +238,42 @@ def read_named(name: str, data_dir: str | Path | None) -> LabelledSet | Listing:
             f"{home(data_dir) / name}, or say where it is with --data-dir"
         )
     return named.reader.read(at)
+
+
+def get(name: str, data_dir: str | Path | None) -> Path:
+    """The folder that holds a set, downloaded and unpacked first if need be."""
+    if name not in NAMED:
+        raise UserError(f"there is no data set {name!r}; give one of {', '.join(NAMED)}")
+    if (at := find(name, data_dir) or _unpacked(name, data_dir)) is not None:
+        archives.say(f"{name} is there already: {at}")
+        return at
+    named = NAMED[name]
+    if not named.offered:
+        raise UserError(
+            f"{name} cannot be downloaded without a login; {named.how_to_get} in {home(data_dir) / name}"
+        )
+    from openldn.data import download  # what speaks HTTP is loaded by those who need it
+
+    return download.get(name, named.archives, home(data_dir) / name)
+
+
+def _unpacked(name: str, data_dir: str | Path | None) -> Path | None:
+    """The folder that a set has been unpacked to just now, if its archives lie where it belongs."""
+    into, *places = _places(name, data_dir)
+    named = NAMED[name]
+    for files in ([a.file for a in named.archives], *([file] for file in named.also)):
+        for place in places:
+            if files and not into.exists() and all((place / file).is_file() for file in files):
+                archives.unpack([place / file for file in files], into)
+                if named.reader.present(into):
+                    return into
+                lacking = named.reader.missing(into)
+                shutil.rmtree(into)
+                raise UserError(
+                    f"{', '.join(files)} in {place} does not hold all of {name} ({lacking} is missing); "
+                    f"{named.how_to_get} there"
+                )
+    return None
 
 
 def _places(name: str, data_dir: str | Path | None) -> tuple[Path, Path, Path]:

@@ -121,7 +121,8 @@ def _refuse_unreadable(skipped: dict[Path, str]) -> None:
     if skipped:
         path, reason = next(iter(skipped.items()))
         raise UserError(
-            f"{len(skipped)} images cannot be read, such as {images.shown(path)} ({reason}); repair them or leave them out"
+            f"{len(skipped)} images cannot be read, such as {images.shown(path)} ({reason}); "
+            "repair them or leave them out"
         )
 
 
