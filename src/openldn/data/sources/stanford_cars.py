@@ -15,8 +15,6 @@ import io
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from openldn.data.problem import Listing
 from openldn.data.sources import listed, matlab
 from openldn.errors import UserError
@@ -81,18 +79,18 @@ def _read_older(folder: Path) -> Listing:
 
 def _listing(folder: Path, train: listed.Part, test: listed.Part, names: Any) -> Listing:
     """Classes are numbered from 1, in the order of their names' list."""
-    classes = [str(name) for name in np.atleast_1d(names).tolist()]
+    classes = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     keys = range(1, len(classes) + 1)
     return listed.listing("stanford-cars", folder, train, test, classes, keys=keys, remedy=REMEDY)
 
 
 def _read_csv(folder: Path) -> Listing:
     train, test = (_from_csv(folder, file, file.removesuffix(".csv")) for file in CSV)
-    given = {str(label) for label in train.labels}
-    classes: list[str | int] = sorted(given)
-    if numbers := all(label.isdecimal() for label in given):
-        classes = sorted(map(int, given))
-    keys = [str(k) for k in classes] if numbers else classes
+    keys = sorted({str(label) for label in train.labels})
+    classes: list[str | int] = [*keys]
+    if all(key.isdecimal() and len(key) < 10 for key in keys):
+        keys.sort(key=int)
+        classes = [int(key) for key in keys]
     return listed.listing("stanford-cars", folder, train, test, classes, keys=keys, remedy=REMEDY)
 
 

@@ -45,8 +45,7 @@ def present(folder: Path) -> bool:
 def _part(path: Path) -> tuple[Tensor, NDArray[np.int64]]:
     remedy = f"fetch {path.name} again"
     pixels, given = matlab.read(path, "X", "y", remedy=remedy)
-    pixels = pixels[..., None] if pixels.ndim == 3 else pixels  # a single image
-    labels = given.reshape(-1)
+    pixels, labels = np.asarray(pixels), np.asarray(given).reshape(-1)
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[:3] != (32, 32, 3):
         raise UserError(f"{path} holds {pixels.dtype} of shape {pixels.shape}, not 32 x 32 x 3 x n; {remedy}")
     if len(labels) != pixels.shape[3] or labels.dtype.kind not in "uif":
@@ -54,5 +53,5 @@ def _part(path: Path) -> tuple[Tensor, NDArray[np.int64]]:
     outside = labels[~np.isin(labels, np.arange(1, 11))]
     if len(outside):
         raise UserError(f"{path} holds the label {outside[0]}, but SVHN's are 1 to 10; {remedy}")
-    images = torch.from_numpy(np.ascontiguousarray(pixels.transpose(3, 2, 0, 1)))
-    return images, labels.astype(np.int64) % 10  # the publisher calls the digit 0 ten
+    images = np.array(pixels.transpose(3, 2, 0, 1), order="C")
+    return torch.from_numpy(images), labels.astype(np.int64) % 10  # the publisher calls the digit 0 ten
