@@ -1,4 +1,4 @@
-"""Minutes, or real data: `make test-slow`, with OPENLDN_DATA pointing at the folder that holds cifar10."""
+"""Minutes, or real data: `make test-slow`, with OPENLDN_DATA at the folder of cifar10, mnist and the like."""
 
 import math
 import os
@@ -11,14 +11,16 @@ import pytest
 
 import openldn
 from openldn.data import sources
-from openldn.data.sources import cifar10
 
 pytestmark = pytest.mark.slow
 
-needs_cifar10 = pytest.mark.skipif(
-    not cifar10.present(sources.find("cifar10", None)),
-    reason=f"CIFAR-10 is not at {sources.home(None)}; set OPENLDN_DATA",
-)
+
+def needs(name: str) -> pytest.MarkDecorator:
+    reason = f"{name} is not at {sources.home(None)}; set OPENLDN_DATA"
+    return pytest.mark.skipif(sources.find(name, None) is None, reason=reason)
+
+
+needs_cifar10 = needs("cifar10")
 
 
 @needs_cifar10
@@ -31,6 +33,43 @@ def test_cifar10_as_published() -> None:
     assert whole.labels[:5].tolist() == [6, 9, 9, 4, 1]  # frog, truck, truck, deer, automobile
     assert whole.test_labels[:5].tolist() == [3, 8, 8, 0, 6]
     assert whole.images[0, :, 0, 0].tolist() == [59, 62, 63]
+
+
+@needs("mnist")
+def test_mnist_as_published() -> None:
+    whole = sources.read_named("mnist", None)
+    assert whole.images.shape == (60_000, 1, 28, 28)
+    assert whole.test_images.shape == (10_000, 1, 28, 28)
+    counts = [5_923, 6_742, 5_958, 6_131, 5_842, 5_421, 5_918, 6_265, 5_851, 5_949]
+    assert np.bincount(whole.labels).tolist() == counts
+    assert np.bincount(whole.test_labels).tolist() == [
+        980,
+        1_135,
+        1_032,
+        1_010,
+        982,
+        892,
+        958,
+        1_028,
+        974,
+        1_009,
+    ]
+    assert whole.labels[:5].tolist() == [5, 0, 4, 1, 9]
+    assert whole.test_labels[:5].tolist() == [7, 2, 1, 0, 4]
+    assert whole.images[0, 0, 5, 12:16].tolist() == [3, 18, 18, 18]  # where the five's stroke begins
+    assert not whole.flip
+
+
+@needs("fashion-mnist")
+def test_fashion_mnist_as_published() -> None:
+    whole = sources.read_named("fashion-mnist", None)
+    assert whole.images.shape == (60_000, 1, 28, 28)
+    assert whole.test_images.shape == (10_000, 1, 28, 28)
+    assert np.bincount(whole.labels).tolist() == [6_000] * 10
+    assert np.bincount(whole.test_labels).tolist() == [1_000] * 10
+    assert [whole.classes[k] for k in whole.labels[:3]] == ["Ankle boot", "T-shirt/top", "T-shirt/top"]
+    assert [whole.classes[k] for k in whole.test_labels[:3]] == ["Ankle boot", "Pullover", "Trouser"]
+    assert whole.flip
 
 
 @needs_cifar10
