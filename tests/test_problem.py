@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -262,16 +263,57 @@ def equal(a: Batch, b: Batch) -> bool:
 
 
 def test_batches_follow_their_seed() -> None:
+    """And nothing else: not torch's generator, nor which batches were asked for before."""
     given, _ = labelled_set().split(known=0.6, labelled=0.5, seed=0)
+    made = batches(given)
+    uninterrupted = [made[i] for i in range(12)]
+    for i in (11, 3, 7):
+        torch.manual_seed(i)
+        assert equal(batches(given)[i], uninterrupted[i])  # as after a resumption
+    assert batches(given, (1, 3))[3].rows.tolist() != uninterrupted[3].rows.tolist()
 
-    def third(seed: tuple[int, ...], torch_seed: int) -> Batch:
-        torch.manual_seed(torch_seed)
-        return batches(given, seed)[3]
 
-    assert equal(third((1, 2), 0), third((1, 2), 0))
-    assert third((1, 2), 0).rows.tolist() == third((1, 2), 1).rows.tolist()  # rows: by the seed alone
-    assert not equal(third((1, 2), 0), third((1, 2), 1))  # views: by torch's generator
-    assert third((1, 2), 0).rows.tolist() != third((1, 3), 0).rows.tolist()
+Views = dict[tuple[str, int], list[Tensor]]
+
+
+def noise() -> Problem:
+    """40 images, half of them labelled, of which two views are hardly ever the same by chance."""
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 1, 80, 80), dtype=np.uint8)
+    labels = torch.arange(40).remainder(4).where(torch.arange(40) % 4 < 2, UNLABELLED)
+    return Problem(torch.from_numpy(pixels), labels, tuple(map(str, range(40))), ("a", "b"), 2)
+
+
+def views_by_row(made: Batches, n: int) -> Views:
+    """The views of each row in n batches, under their kind (x0, u0, u1)."""
+    found: Views = {}
+    for i in range(n):
+        batch = made[i]
+        for kind, rows, views in [("x", made._labelled[i], batch.x), ("u", batch.rows, batch.u)]:
+            for k, view in enumerate(views):
+                for row, image in zip(rows.tolist(), view, strict=True):
+                    found.setdefault((f"{kind}{k}", row), []).append(image)
+    return found
+
+
+def test_a_view_is_the_same_whoever_else_is_in_the_batch() -> None:
+    given = noise()
+    few, many = views_by_row(batches(given, n_labelled=4), 15), views_by_row(batches(given, n_labelled=12), 5)
+    for row in given.labelled.tolist():  # 20 of them, 60 drawn: three passes
+        assert len(few["x0", row]) == len(many["x0", row]) == 3
+        assert all(map(torch.equal, few["x0", row], many["x0", row]))
+
+
+def test_views_differ_between_passes_epochs_phases_seeds_names_and_rows() -> None:
+    """In all, nearly as many as were made; by chance a few weak views show the same."""
+    given = noise()
+    given = replace(given, images=given.images[:1].expand(40, -1, -1, -1))  # 40 times the same image
+    found = [views_by_row(batches(given, seed), 10) for seed in [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0)]]
+    for kinds, n, fewest in [(("x0", "u0"), 400, 280), (("u1",), 240, 239)]:
+        made = [
+            view for one in found for (kind, _), several in one.items() if kind in kinds for view in several
+        ]
+        assert len(made) == n
+        assert len({view.numpy().tobytes() for view in made}) >= fewest
 
 
 def test_batches_hold_what_they_say() -> None:

@@ -1,4 +1,4 @@
-"""Every operation against Pillow's, what is drawn how often, and views of all sizes against brute force.
+"""Draws, every operation against Pillow's, what is drawn how often, and views of all sizes by brute force.
 
 The magnitudes are the reference implementation's; the oracles below spell them out once more.
 """
@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -16,9 +17,12 @@ from sklearn.datasets import load_digits, load_sample_images
 from torch import Tensor
 
 from openldn.data import views as module
-from openldn.data.views import OPS, cutout, rand_augment, strong, views, weak
+from openldn.data.draws import Draws, keys_of, whole
+from openldn.data.operations import OPS, applied
+from openldn.data.views import RESIZED_ABOVE, crop_boxes, cutout, rand_augment, strong, views, weak
 
 SIZES = [8, 32, 64]
+LARGE = 112
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -34,9 +38,9 @@ def one_thread() -> Iterator[None]:
 def photographs(size: int) -> Tensor:
     """Square crops of two photographs, small and large, made `size` pixels wide."""
     made = []
-    for whole in load_sample_images().images:
+    for photograph in load_sample_images().images:
         for left, top, width in [(100, 20, 400), (300, 200, 100)]:
-            crop = Image.fromarray(whole).crop((left, top, left + width, top + width))
+            crop = Image.fromarray(photograph).crop((left, top, left + width, top + width))
             made.append(np.asarray(crop.resize((size, size), Image.Resampling.BILINEAR)))
     return torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2).contiguous()
 
@@ -67,6 +71,10 @@ def plenty(n: int, size: int, channels: int = 1, seed: int = 0) -> Tensor:
     return torch.randint(0, 256, (n, channels, size, size), generator=g, dtype=torch.uint8)
 
 
+def draws(n: int, seed: int = 0) -> Draws:
+    return Draws(keys_of(seed, np.arange(n)))
+
+
 def to_pillow(image: Tensor) -> Image.Image:
     return Image.fromarray(image[0].numpy() if len(image) == 1 else image.permute(1, 2, 0).numpy())
 
@@ -74,6 +82,92 @@ def to_pillow(image: Tensor) -> Image.Image:
 def from_pillow(image: Image.Image) -> Tensor:
     array = torch.from_numpy(np.array(image))
     return array[None] if array.ndim == 2 else array.permute(2, 0, 1)
+
+
+def usual(count: float, n: int, p: float) -> bool:
+    """Whether `count` of n lies within five standard deviations of what probability p makes expect."""
+    return abs(count - n * p) < 5 * math.sqrt(n * p * (1 - p))
+
+
+# ------------------------------------------------------------------------------------------- draws
+
+
+def test_draws_are_splitmix64() -> None:
+    """Against its definition in unbounded integers, and the numbers it is known to give from 1234567 on."""
+    known = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+    def defined(state: int) -> Iterator[int]:
+        while True:
+            state = (state + 0x9E3779B97F4A7C15) % 2**64
+            z = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+            z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+            yield z ^ (z >> 31)
+
+    for key in (1234567, 0, 2**64 - 1):
+        ours, theirs = Draws(np.array([key], np.uint64)), defined(key)
+        one_by_one = [ours.uniform(1)[0, 0] for _ in range(3)] + ours.uniform(4)[:, 0].tolist()
+        expected = [next(theirs) for _ in range(7)]
+        assert key != 1234567 or expected[:3] == known
+        assert one_by_one == [(z >> 11) / 2**53 for z in expected]
+
+
+def streams() -> dict[str, np.ndarray]:
+    """Long rows of draws: along everything that a key is made of, and along the draws of one key."""
+    n = 2**16
+    many = np.arange(n)
+    return {
+        "calls": Draws(keys_of(3, 1)).uniform(n)[:, 0],
+        "rows": Draws(keys_of(0, 0, 0, 0, 0, many, 0)).uniform(1)[0],
+        "passes": Draws(keys_of(0, 0, 0, 0, many, 7, 0)).uniform(1)[0],
+        "epochs": Draws(keys_of(0, 0, many, 0, 0, 7, 0)).uniform(1)[0],
+        "seeds": Draws(keys_of(many, 0, 0, 0, 0, 7, 0)).uniform(1)[0],
+        "views": Draws(keys_of(0, 0, 0, 0, 0, 7, many)).uniform(1)[0],
+        "second calls": Draws(keys_of(0, 0, 0, 0, 0, many, 0)).uniform(2)[1],
+        "second views": Draws(keys_of(0, 0, 0, 0, 0, many, 1)).uniform(1)[0],
+        "second epochs": Draws(keys_of(0, 0, 1, 0, 0, many, 0)).uniform(1)[0],
+    }
+
+
+def chi_square_is_usual(cells: np.ndarray, n_cells: int) -> bool:
+    """Whether n numbers below `n_cells` fill the cells as evenly as chance does; not too evenly either."""
+    counts, expected = np.bincount(cells, minlength=n_cells), len(cells) / n_cells
+    chi_square = float(((counts - expected) ** 2 / expected).sum())
+    return abs(chi_square - (n_cells - 1)) < 5 * math.sqrt(2 * (n_cells - 1))
+
+
+@pytest.mark.parametrize("name", streams())
+def test_draws_are_uniform_and_neighbours_independent(name: str) -> None:
+    u = streams()[name]
+    assert 0 <= u.min() < 0.001
+    assert 0.999 < u.max() < 1
+    assert chi_square_is_usual((u * 256).astype(int), 256)
+    assert chi_square_is_usual((u * 2**40).astype(int) % 256, 256)  # far bits too
+    for apart in (1, 2, 16, 256):
+        pairs = (u[:-apart] * 16).astype(int) * 16 + (u[apart:] * 16).astype(int)
+        assert chi_square_is_usual(pairs, 256), apart
+    assert len(np.unique(u)) == len(u)
+
+
+def test_draws_of_two_places_are_independent() -> None:
+    for (a, u), (b, v) in combinations(streams().items(), 2):
+        pairs = (u * 16).astype(int) * 16 + (v * 16).astype(int)
+        assert chi_square_is_usual(pairs, 256), (a, b)
+        assert abs(np.corrcoef(u, v)[0, 1]) < 5 / math.sqrt(len(u)), (a, b)
+
+
+def test_keys_tell_numbers_and_their_order_apart() -> None:
+    places = [(0,), (1,), (0, 0), (0, 1), (1, 0), (2**32,), (1, 2, 3), (3, 2, 1), (0, 0, 0)]
+    assert len({int(keys_of(*place)[0]) for place in places}) == len(places)
+    assert len(np.unique(keys_of(5, np.arange(300)[:, None], np.arange(300)))) == 300 * 300
+
+
+def test_whole_numbers_reach_both_ends_equally_often() -> None:
+    (u,) = draws(30_000).uniform(1)
+    drawn = whole(u, -2, 5)
+    assert sorted(set(drawn.tolist())) == list(range(-2, 5))
+    assert all(usual(int((drawn == k).sum()), len(drawn), 1 / 7) for k in range(-2, 5))
+    almost_one = np.full(5, np.nextafter(1, 0))
+    assert whole(almost_one, 0, [1, 3, 14, 1024, 10**6]).tolist() == [0, 2, 13, 1023, 10**6 - 1]
 
 
 # ------------------------------------------------------------------- the 14 operations, against Pillow
@@ -130,59 +224,65 @@ IMAGES: dict[str, Callable[[], Tensor]] = {
 
 
 @pytest.mark.parametrize("kind", IMAGES)
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.__name__)
-def test_operations_are_pillows(op: module.Op, kind: str) -> None:
+@pytest.mark.parametrize("op", OPS)
+def test_operations_are_pillows(op: str, kind: str) -> None:
     """At every level and with both signs, all in one batch."""
     images = IMAGES[kind]()
     cases = [(i, v, sign) for i in range(len(images)) for v in range(1, 10) for sign in (-1, 1)]
-    i, v, sign = torch.tensor(cases).unbind(1)
+    i, v, sign = np.array(cases).T
     batch = images[i]
     before = batch.clone()
-    ours = op(batch, v, sign)
+    ours = applied(batch, np.full(len(cases), OPS.index(op)), v, sign)
     assert torch.equal(batch, before), "the input was changed"
     assert ours.dtype == torch.uint8
-    theirs = torch.stack([from_pillow(PILLOW[op.__name__](to_pillow(images[i]), v, s)) for i, v, s in cases])
+    theirs = torch.stack([from_pillow(PILLOW[op](to_pillow(images[i]), v, s)) for i, v, s in cases])
     off = (ours.int() - theirs.int()).abs()
-    assert int(off.max()) <= TOLERANCE.get(op.__name__, 0)
+    assert int(off.max()) <= TOLERANCE.get(op, 0)
     assert float((off > 0).float().mean()) < 1e-4  # where a tolerance is needed, almost nowhere
 
 
+@pytest.mark.parametrize("kind", IMAGES)
+def test_each_image_gets_its_own_operation(kind: str) -> None:
+    """All operations in one batch, in no order, are what each is alone."""
+    images = IMAGES[kind]()
+    rng = np.random.default_rng(0)
+    n = 300
+    which, op = rng.integers(0, len(images), n), rng.integers(0, len(OPS), n)
+    level, sign = rng.integers(1, 10, n), rng.choice([-1, 1], n)
+    together = applied(images[which], op, level, sign)
+    for i in range(n):
+        alone = applied(images[which[i : i + 1]], op[i : i + 1], level[i : i + 1], sign[i : i + 1])
+        assert torch.equal(together[i], alone[0]), OPS[op[i]]
+
+
 def test_there_are_14_operations() -> None:
-    assert sorted(op.__name__ for op in OPS) == sorted(PILLOW)
+    assert sorted(OPS) == sorted(PILLOW)
     assert len(PILLOW) == 14
 
 
 # ------------------------------------------------------------------------------------- RandAugment
 
 
-def usual(count: float, n: int, p: float) -> bool:
-    """Whether `count` of n lies within five standard deviations of what probability p makes expect."""
-    return abs(count - n * p) < 5 * math.sqrt(n * p * (1 - p))
-
-
 def markers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thirteen operations that leave their level and sign at their own place; identity as it is."""
+    """Operations that leave their level and sign at their own place; identity as it is."""
 
-    def marker(k: int) -> module.Op:
-        def mark(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-            images = images.clone()
-            images[:, 0, 0, k] += 1
-            images[:, 0, 1, k] = level.to(torch.uint8)
-            images[:, 0, 2, k] = (sign + 1).to(torch.uint8)
-            return images
+    def marked(images: Tensor, op: np.ndarray, level: np.ndarray, sign: np.ndarray) -> Tensor:
+        images = images.clone()
+        rows = torch.arange(len(images))[op > 0]
+        level, sign, places = (torch.from_numpy(x[op > 0]) for x in (level, sign, op - 1))
+        images[rows, 0, 0, places] += 1
+        images[rows, 0, 1, places] = level.to(torch.uint8)
+        images[rows, 0, 2, places] = (sign + 1).to(torch.uint8)
+        return images
 
-        return mark
-
-    monkeypatch.setattr(
-        module, "OPS", (*(marker(k) for k in range(6)), module.identity, *map(marker, range(6, 13)))
-    )
+    assert OPS[0] == "identity"
+    monkeypatch.setattr(module, "applied", marked)
 
 
 def test_each_operation_is_drawn_equally_often_and_applied_half_the_time(monkeypatch) -> None:
     markers(monkeypatch)
-    torch.manual_seed(0)
     n = 30_000
-    made = rand_augment(torch.zeros(n, 1, 3, 13, dtype=torch.uint8), n_ops=1)[:, 0]
+    made = rand_augment(torch.zeros(n, 1, 3, 13, dtype=torch.uint8), draws(n), n_ops=1)[:, 0]
     times, levels, signs = made.long().unbind(1)  # (n, 13) each
     assert int(times.sum(1).max()) == 1
     for k in range(13):
@@ -204,9 +304,8 @@ def test_each_operation_is_drawn_equally_often_and_applied_half_the_time(monkeyp
 
 def test_two_draws_are_independent(monkeypatch) -> None:
     markers(monkeypatch)
-    torch.manual_seed(0)
     n = 30_000
-    times = rand_augment(torch.zeros(n, 1, 3, 13, dtype=torch.uint8))[:, 0, 0].long()
+    times = rand_augment(torch.zeros(n, 1, 3, 13, dtype=torch.uint8), draws(n))[:, 0, 0].long()
     applied = times.sum(1)
     p = 13 / 28
     for count, probability in [(0, (1 - p) ** 2), (1, 2 * p * (1 - p)), (2, p**2)]:
@@ -217,12 +316,10 @@ def test_two_draws_are_independent(monkeypatch) -> None:
 def test_every_image_gets_its_own_operation_level_and_sign() -> None:
     """One draw gives each image one of the 14 x 9 x 2 things that could have happened to it."""
     images = photographs(32)
-    torch.manual_seed(3)
-    made = rand_augment(images.repeat(8, 1, 1, 1), n_ops=1)
+    made = rand_augment(images.repeat(8, 1, 1, 1), draws(8 * len(images)), n_ops=1)
+    cases = np.array([(op, v, sign) for op in range(14) for v in range(1, 10) for sign in (-1, 1)])
     for i, image in enumerate(images):
-        batch = image.expand(18, -1, -1, -1)
-        level, sign = torch.arange(1, 10).repeat(2), torch.tensor([-1, 1]).repeat_interleave(9)
-        possible = torch.cat([op(batch, level, sign) for op in OPS])
+        possible = applied(image.expand(len(cases), -1, -1, -1), *cases.T)
         for view in made[i :: len(images)]:
             assert bool((possible == view).flatten(1).all(1).any())
     untouched = (made == images.repeat(8, 1, 1, 1)).flatten(1).all(1)
@@ -248,10 +345,9 @@ def crops(image: np.ndarray, pad: int) -> dict[bytes, tuple[bool, int, int]]:
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("size", SIZES)
 def test_weak_views_are_reflected_crops(size: int, channels: int) -> None:
-    torch.manual_seed(0)
     images = plenty(3, size, channels)
     for flip in (False, True):
-        made = weak(images.repeat(20, 1, 1, 1), flip)
+        made = weak(images.repeat(20, 1, 1, 1), draws(60), flip)
         for i, image in enumerate(images):
             possible = crops(image.numpy(), size // 8)
             drawn = [possible[view.numpy().tobytes()] for view in made[i::3]]
@@ -261,27 +357,120 @@ def test_weak_views_are_reflected_crops(size: int, channels: int) -> None:
 
 def test_weak_views_of_oblong_images() -> None:
     """Each side is shifted by an eighth of its own length."""
-    torch.manual_seed(0)
-    image = torch.randint(0, 256, (1, 3, 16, 16), dtype=torch.uint8)[..., :8]  # pads of 2 and 1
+    image = plenty(1, 16, 3)[..., :8]  # pads of 2 and 1
     h, w = image.shape[2:]
     padded = np.pad(image[0].numpy(), ((0, 0), (2, 2), (1, 1)), mode="reflect")
     possible = {padded[:, t : t + h, l : l + w].tobytes() for t in range(5) for l in range(3)}  # noqa: E741
-    made = {view.numpy().tobytes() for view in weak(image.repeat(300, 1, 1, 1), flip=False)}
+    made = {view.numpy().tobytes() for view in weak(image.repeat(300, 1, 1, 1), draws(300), flip=False)}
     assert made == possible
 
 
 @pytest.mark.parametrize("flip", [False, True])
 def test_weak_views_are_equally_likely(flip: bool) -> None:
-    torch.manual_seed(0)
     n = 4000
     image = plenty(1, 8)
     possible = crops(image[0].numpy(), 1)
-    drawn = Counter(possible[view.numpy().tobytes()] for view in weak(image.repeat(n, 1, 1, 1), flip))
+    made = weak(image.repeat(n, 1, 1, 1), draws(n), flip)
+    drawn = Counter(possible[view.numpy().tobytes()] for view in made)
     assert len(drawn) == (18 if flip else 9)
     assert all(usual(count, n, 1 / len(drawn)) for count in drawn.values())
     assert usual(
         sum(count for (mirrored, _, _), count in drawn.items() if mirrored), n, 0.5 if flip else 1e-9
     )
+
+
+# ---------------------------------------------------------------------------- weak views of large images
+
+
+def large(h: int = LARGE, w: int = LARGE) -> Tensor:
+    """Photographs above the size from which on crops are resized."""
+    assert max(h, w) > RESIZED_ABOVE
+    return photographs(max(h, w))[:, :, :h, :w].contiguous()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("h", "w"), [(LARGE, LARGE), (100, LARGE), (224, 224)])
+def test_large_weak_views_are_pillows_resized_crops(h: int, w: int, channels: int) -> None:
+    """The same boxes, cropped and resized by Pillow: off by one grey level at most, and that rarely."""
+    images = large(h, w)[:, :channels].repeat(5, 1, 1, 1)
+    n = len(images)
+    made = weak(images, draws(n), flip=True)
+    again = draws(n)
+    mirrored = again.uniform(1)[0] < 0.5
+    assert 0 < mirrored.sum() < n
+    for image, view, mirror, box in zip(images, made, mirrored, crop_boxes(again, h, w).T, strict=True):
+        top, left, height, width = box.tolist()
+        cropped = to_pillow(image).crop((left, top, left + width, top + height))
+        theirs = cropped.resize((w, h), Image.Resampling.BILINEAR)
+        if mirror:
+            theirs = theirs.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        off = (view.int() - from_pillow(theirs).int()).abs()
+        assert int(off.max()) <= 1
+        assert float((off > 0).float().mean()) < 0.05
+
+
+def test_large_images_that_may_not_be_mirrored_are_not() -> None:
+    images = torch.arange(LARGE, dtype=torch.uint8).expand(40, 3, LARGE, LARGE).contiguous()
+    rising = weak(images, draws(40), flip=False)[:, 0].int().diff(dim=2)
+    assert bool((rising >= 0).all())
+    falling = weak(images, draws(40), flip=True)[:, 0].int().diff(dim=2).amin((1, 2)) < 0
+    assert 0 < int(falling.sum()) < 40
+
+
+def boxes_by_hand(n: int, h: int, w: int) -> list[tuple[int, int, int, int]]:
+    """Torchvision's rule as it is documented, one image at a time."""
+    rng = np.random.default_rng(1)
+    found = []
+    for _ in range(n):
+        for _ in range(10):
+            area, aspect = (
+                h * w * rng.uniform(0.08, 1),
+                math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3))),
+            )
+            width, height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+            if 0 < width <= w and 0 < height <= h:
+                found.append((rng.integers(0, h - height + 1), rng.integers(0, w - width + 1), height, width))
+                break
+        else:
+            height, width = h, w
+            if w / h < 3 / 4:
+                height = round(w / (3 / 4))
+            elif w / h > 4 / 3:
+                width = round(h * (4 / 3))
+            found.append(((h - height) // 2, (w - width) // 2, height, width))
+    return found
+
+
+@pytest.mark.parametrize(("h", "w"), [(224, 224), (60, 240), (240, 60), (100, 120)])
+def test_boxes_are_spread_like_torchvisions(h: int, w: int) -> None:
+    """Sides and places have the same distribution, by the largest distance between the two."""
+    n = 6000
+    ours, theirs = crop_boxes(draws(n), h, w), np.array(boxes_by_hand(n, h, w)).T
+    top, left, height, width = ours
+    assert ((top >= 0) & (left >= 0) & (top + height <= h) & (left + width <= w)).all()
+    assert ((height > 0) & (width > 0)).all()
+
+    def looked_at(box: np.ndarray) -> tuple[np.ndarray, ...]:
+        return (*box, box[2] * box[3], box[0] * box[1])
+
+    for a, b in zip(looked_at(ours), looked_at(theirs), strict=True):
+        levels = np.union1d(a, b)
+        below = [np.searchsorted(np.sort(x), levels, side="right") / n for x in (a, b)]
+        assert np.abs(below[0] - below[1]).max() < 1.95 * math.sqrt(2 / n)  # Kolmogorov-Smirnov, p = 0.001
+
+
+def test_where_no_box_fits_the_centre_is_taken() -> None:
+    """In a strip no box of the allowed shapes and sizes fits."""
+    assert crop_boxes(draws(5), 4, 400).T.tolist() == [[0, 197, 4, 5]] * 5
+    assert crop_boxes(draws(5), 400, 4).T.tolist() == [[197, 0, 5, 4]] * 5
+
+
+def test_up_to_96_pixels_images_are_shifted() -> None:
+    """No pixel value is made up by a shift; a resized crop has new ones."""
+    for size, resized in [(RESIZED_ABOVE, False), (RESIZED_ABOVE + 1, True)]:
+        images = torch.randint(0, 2, (10, 1, size, size), generator=torch.Generator().manual_seed(0)).mul(255)
+        made = weak(images.to(torch.uint8), draws(10), flip=True)
+        assert bool(((made > 0) & (made < 255)).any()) == resized
 
 
 # ------------------------------------------------------------------------------------------ cutout
@@ -299,10 +488,9 @@ def runs(covered: Tensor) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize(("size", "width"), [(8, 4), (32, 16), (64, 16)])
 def test_cutout_is_a_grey_square_where_the_reference_puts_it(size: int, width: int) -> None:
-    torch.manual_seed(0)
     n = 2000
     images = torch.full((n, 3, size, size), 200, dtype=torch.uint8)
-    made = cutout(images)
+    made = cutout(images, draws(n))
     hole = made != 200
     assert bool((made[hole] == 127).all())
     assert torch.equal(hole[:, 0], hole[:, 1])
@@ -326,9 +514,8 @@ def test_cutout_is_a_grey_square_where_the_reference_puts_it(size: int, width: i
 
 
 def test_cutout_leaves_the_rest_alone() -> None:
-    torch.manual_seed(0)
     images = plenty(50, 32, 3)
-    made = cutout(images)
+    made = cutout(images, draws(50))
     changed = made != images
     assert bool((made[changed] == 127).all())
     assert bool(changed.flatten(1).any(1).all())
@@ -339,53 +526,76 @@ def test_cutout_leaves_the_rest_alone() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [*SIZES, LARGE])
 @pytest.mark.parametrize(
     "view",
-    [weak, strong, lambda images, flip: rand_augment(images), lambda images, flip: cutout(images)],
+    [weak, strong, lambda x, draws, flip: rand_augment(x, draws), lambda x, draws, flip: cutout(x, draws)],
     ids=["weak", "strong", "rand_augment", "cutout"],
 )
-def test_views_keep_shape_and_input_and_follow_the_seed(view, size: int, channels: int) -> None:
+def test_views_keep_shape_and_input_and_follow_the_keys(view, size: int, channels: int) -> None:
     images = plenty(20, size, channels)
     before = images.clone()
-    torch.manual_seed(5)
-    first = view(images, True)
+    first = view(images, draws(20, seed=5), True)
     assert torch.equal(images, before)
     assert first.shape == images.shape
     assert first.dtype == torch.uint8
-    torch.manual_seed(5)
-    assert torch.equal(view(images, True), first)
-    assert not torch.equal(view(images, True), first)
+    torch.manual_seed(1)
+    assert torch.equal(view(images, draws(20, seed=5), True), first)  # by the keys alone
+    assert not torch.equal(view(images, draws(20, seed=6), True), first)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", [8, 32, LARGE])
+def test_a_view_is_the_same_in_any_company(size: int, channels: int) -> None:
+    """Alone, in another order, with fewer or with others, in memory or as part of something."""
+    names = ("weak", "strong", "strong")
+    images, keys = plenty(60, size, channels), keys_of(1, 2, np.arange(60))
+    whole_batch = views(images, names, True, keys)
+    order = np.random.default_rng(0).permutation(60)
+    for rows in (order, order[:7], order[:1], np.array([5, 5, 9]), np.arange(10, 60)):
+        for made, expected in zip(views(images[rows], names, True, keys[rows]), whole_batch, strict=True):
+            assert torch.equal(made, expected[rows])
+    apart = torch.stack([images, 255 - images], dim=1)[:, 0]  # not contiguous
+    for made, expected in zip(views(apart, names, True, keys), whole_batch, strict=True):
+        assert torch.equal(made, expected)
 
 
 def test_a_strong_view_is_a_weak_one_augmented_and_cut() -> None:
     images = plenty(20, 32, 3)
-    torch.manual_seed(1)
-    step_by_step = cutout(rand_augment(weak(images, True)))
-    torch.manual_seed(1)
-    assert torch.equal(strong(images, True), step_by_step)
+    d = draws(20, seed=1)
+    step_by_step = cutout(rand_augment(weak(images, d, True), d), d)
+    assert torch.equal(strong(images, draws(20, seed=1), True), step_by_step)
 
 
 def test_views_are_floats_from_nought_to_one() -> None:
     """Black is 0, white is 1, and each name is a view of its own."""
-    images = plenty(30, 8, 3)
+    images, keys = plenty(30, 8, 3), keys_of(2, np.arange(30))
     images[:, :, 0, 0], images[:, :, 1, 1] = 0, 255
     before = images.clone()
-    torch.manual_seed(2)
-    first, second, third = views(images, ("weak", "weak", "strong"), True)
+    names = ("weak", "weak", "strong", "strong")
+    made = views(images, names, True, keys)
     assert torch.equal(images, before)
-    for made in (first, second, third):
-        assert made.dtype == torch.float32
-        assert made.shape == images.shape
-        assert float(made.min()) == 0
-        assert float(made.max()) == 1
-    assert not torch.equal(first, second)
-    torch.manual_seed(2)
-    assert torch.equal((first * 255).round().to(torch.uint8), weak(images, True))
-    assert torch.equal((second * 255).round().to(torch.uint8), weak(images, True))
-    assert torch.equal((third * 255).round().to(torch.uint8), strong(images, True))
+    for k, (name, view) in enumerate(zip(names, made, strict=True)):
+        assert view.dtype == torch.float32
+        assert view.shape == images.shape
+        assert float(view.min()) == 0
+        assert float(view.max()) == 1
+        alone = module.VIEWS[name](images, Draws(keys_of(keys, k)), True)
+        assert torch.equal((view * 255).round().to(torch.uint8), alone)
+    assert not torch.equal(made[0], made[1])
+    assert not torch.equal(made[2], made[3])
 
 
-def test_no_images_have_no_views() -> None:
-    (x,) = views(plenty(0, 8), ("strong",), True)
-    assert x.shape == (0, 1, 8, 8)
+def test_floats_are_rounded_to_bytes() -> None:
+    images, keys = plenty(30, 8, 3), keys_of(2, np.arange(30))
+    nearly = (images.float() + torch.rand(images.shape) * 0.8 - 0.4).clamp(0, 255) / 255
+    for dtype in (torch.float32, torch.float64):
+        made = views(nearly.to(dtype), ("weak", "strong"), True, keys)
+        for view, expected in zip(made, views(images, ("weak", "strong"), True, keys), strict=True):
+            assert torch.equal(view, expected)
+
+
+@pytest.mark.parametrize("size", [8, LARGE])
+def test_no_images_have_no_views(size: int) -> None:
+    (x,) = views(plenty(0, size), ("strong",), True, keys_of(0, np.arange(0)))
+    assert x.shape == (0, 1, size, size)

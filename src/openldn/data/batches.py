@@ -1,7 +1,8 @@
 """From a Problem to what a method sees at each step.
 
-Which rows a step gets is a function of (seed, epoch, step in the epoch): there is no sampler state to
-save, and a resumed run draws what it would have drawn.
+Which rows a step gets is a function of (seed, epoch, step in the epoch), and what a row's views look like
+one of (seed, epoch, pass, row), whoever else is in the batch: there is no random state to save, and a resumed
+run draws what it would have drawn.
 """
 
 from typing import NamedTuple
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from openldn.data.draws import keys_of
 from openldn.data.problem import Problem
 from openldn.data.views import views
 from openldn.device import views_on
@@ -36,10 +38,14 @@ class Stream:
         """The i-th batch; a batch may end one pass and begin the next."""
         if self.batch == 0:
             return torch.empty(0, dtype=torch.int64)
-        places = np.arange(i * self.batch, (i + 1) * self.batch)
-        number, place = np.divmod(places, len(self.rows))
+        number = self.passes(i)
+        place = np.arange(i * self.batch, (i + 1) * self.batch) % len(self.rows)
         drawn = [self._shuffled(k)[place[number == k]] for k in np.unique(number).tolist()]
         return torch.from_numpy(self.rows[np.concatenate(drawn)])
+
+    def passes(self, i: int) -> NDArray[np.int64]:
+        """Which pass each row of the i-th batch belongs to."""
+        return np.arange(i * self.batch, (i + 1) * self.batch) // max(1, len(self.rows))
 
     def _shuffled(self, k: int) -> NDArray[np.int64]:
         if k not in self._passes:  # keep the last pass too: a batch may stand across two
@@ -70,15 +76,13 @@ class Batches:
         self._unlabelled = Stream(unlabelled, n_unlabelled, (*seed, 1))
 
     def __getitem__(self, i: int) -> Batch:
-        """The i-th batch; its views are drawn from torch's global generator."""
-        rows_l, rows_u = self._labelled[i], self._unlabelled[i]
-        return Batch(
-            x=self._views(rows_l, self.labelled_views),
-            y=self.problem.labels[rows_l].to(self.device),
-            u=self._views(rows_u, self.unlabelled_views),
-            rows=rows_u,
-        )
+        rows_l, x = self._drawn(self._labelled, i, self.labelled_views)
+        rows_u, u = self._drawn(self._unlabelled, i, self.unlabelled_views)
+        return Batch(x=x, y=self.problem.labels[rows_l].to(self.device), u=u, rows=rows_u)
 
-    def _views(self, rows: Tensor, names: tuple[str, ...]) -> tuple[Tensor, ...]:
+    def _drawn(self, stream: Stream, i: int, names: tuple[str, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The rows of the i-th batch and their views."""
+        rows = stream[i]
         images = self.problem.images[rows].to(self.views_on)
-        return tuple(view.to(self.device) for view in views(images, names, self.problem.flip))
+        keys = keys_of(*stream.seed, stream.passes(i), rows.numpy())
+        return rows, tuple(view.to(self.device) for view in views(images, names, self.problem.flip, keys))

@@ -1,249 +1,143 @@
 """Random views of images: weak (flip, crop) and strong (weak, RandAugment, cutout).
 
-Every function takes a whole batch, draws what it needs per image from torch's global generator and
-stays on the batch's device. Images are uint8 (n, c, h, w) until `views` hands out floats in [0, 1].
-Pixel arithmetic follows Pillow's, in which the reference implementation's operations are defined.
+Every function takes a whole batch, draws what it needs for each image and stays on the batch's device.
+Images are uint8 (n, c, h, w) until `views` hands out floats in [0, 1]. Pixel arithmetic follows Pillow's, in
+which the reference implementation's operations are defined; on the device it needs no double precision.
 """
 
 from collections.abc import Callable
+from functools import cache
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-# ------------------------------------------------------------------------------------------- weak
+from openldn.data.draws import Draws, Keys, keys_of, whole
+from openldn.data.operations import OPS, Ints, applied, picked
+
+RESIZED_ABOVE = 96  # pixels: the reference shifts images of 32 and 64 pixels and resizes crops at 224
 
 
-def weak(images: Tensor, flip: bool) -> Tensor:
-    """Mirrored with probability 1/2 (if `flip`), then shifted by up to 1/8 with reflected borders."""
-    n, c, h, w = images.shape
-    device = images.device
+def views(images: Tensor, names: tuple[str, ...], flip: bool, keys: Keys) -> tuple[Tensor, ...]:
+    """One independent view per name, as floats in [0, 1]; image i's follow from its key alone.
 
-    def shifted(size: int) -> Tensor:  # (n, size): which source line each line shows
-        pad = max(1, size // 8)
-        shift = torch.randint(-pad, pad + 1, (n, 1), device=device)
-        line = (torch.arange(size, device=device) + shift).abs()
-        return torch.where(line >= size, 2 * (size - 1) - line, line)
+    Images may be floats in [0, 1] too and are rounded to 256 levels, with which the operations work.
+    """
+    if images.is_floating_point():
+        images = (images * 255).round().to(torch.uint8)
+    made = (VIEWS[name](images, Draws(keys_of(keys, k)), flip) for k, name in enumerate(names))
+    return tuple(view.float().div_(255) for view in made)
 
-    rows, columns = shifted(h), shifted(w)
+
+def weak(images: Tensor, draws: Draws, flip: bool) -> Tensor:
+    """A crop, mirrored with probability 1/2 (if `flip`)."""
+    crop = resized_crop if max(images.shape[2:]) > RESIZED_ABOVE else shifted
+    return crop(images, draws, flip)
+
+
+def strong(images: Tensor, draws: Draws, flip: bool) -> Tensor:
+    """A weak view, two random operations, and a square cut out."""
+    return cutout(rand_augment(weak(images, draws, flip), draws), draws)
+
+
+VIEWS: dict[str, Callable[[Tensor, Draws, bool], Tensor]] = {"weak": weak, "strong": strong}
+
+# ------------------------------------------------------------------------------------------- crops
+
+
+def shifted(images: Tensor, draws: Draws, flip: bool) -> Tensor:
+    """Shifted by up to 1/8 of its size with reflected borders, after it was mirrored or not."""
+    h, w = images.shape[2:]
+    mirrored, down, right = draws.uniform(3)
+    rows, columns = (lines[whole(u, 0, len(lines))] for lines, u in ((_lines(h), down), (_lines(w), right)))
     if flip:
-        mirrored = torch.rand(n, 1, device=device) < 0.5
-        columns = torch.where(mirrored, w - 1 - columns, columns)
-    source = (rows[:, :, None] * w + columns[:, None, :]).view(n, 1, h * w)
-    return images.flatten(2).gather(2, source.expand(n, c, h * w)).view(n, c, h, w)
+        columns = np.where(mirrored[:, None] < 0.5, w - 1 - columns, columns)
+    y, x = (torch.from_numpy(lines).to(images.device) for lines in (rows * w, columns))
+    return picked(images, y[:, None, :, None] + x[:, None, None, :])
+
+
+@cache
+def _lines(size: int) -> NDArray[np.int32]:
+    """Which line each line shows, for every shift.  (shifts, size)"""
+    pad = max(1, size // 8)
+    line: Ints = np.abs(np.arange(size) + np.arange(-pad, pad + 1)[:, None])
+    return np.where(line < size, line, 2 * (size - 1) - line).astype(np.int32)
+
+
+def resized_crop(images: Tensor, draws: Draws, flip: bool) -> Tensor:
+    """A box of random size, shape and place (torchvision's RandomResizedCrop), as large as the image again.
+
+    Samples are bilinear. As a box is never larger than the view made of it, nothing is shrunk, and there
+    is nothing to antialias. An image at a time, since each has a box of its own.
+    """
+    h, w = images.shape[2:]
+    made = torch.empty_like(images)
+    mirrored = (draws.uniform(1) < 0.5) & flip
+    boxes = np.concatenate([crop_boxes(draws, h, w), mirrored]).T.tolist()
+    for image, view, (top, left, height, width, mirror) in zip(images, made, boxes, strict=True):
+        box = image[None, :, top : top + height, left : left + width]
+        box = box.flip(3) if mirror else box
+        # The CPU takes bytes as they are, and fastest where a pixel's channels are side by side.
+        box = box.contiguous(memory_format=torch.channels_last) if box.device.type == "cpu" else box.float()
+        view.copy_(F.interpolate(box, (h, w), mode="bilinear", antialias=True)[0].round())
+    return made
+
+
+def crop_boxes(draws: Draws, h: int, w: int, tries: int = 10) -> Ints:
+    """Top, left, height and width: 8 to 100 % of the area, 3/4 to 4/3 times as wide as high.  (4, n)
+
+    The first of ten that fits, else the largest in the centre that is not too oblong.
+    """
+    x, y, *sizes = draws.uniform(2 + 2 * tries)
+    area = h * w * (0.08 + 0.92 * np.stack(sizes[:tries]))  # (tries, n)
+    aspect = (3 / 4) ** (1 - 2 * np.stack(sizes[tries:]))
+    height, width = np.rint(np.sqrt(area / aspect)), np.rint(np.sqrt(area * aspect))
+    fits = (height >= 1) & (height <= h) & (width >= 1) & (width <= w)
+    first = fits.argmax(0), np.arange(fits.shape[1])
+    found = fits[first]
+    height = np.where(found, height[first], min(h, round(w * 4 / 3))).astype(np.int64)
+    width = np.where(found, width[first], min(w, round(h * 4 / 3))).astype(np.int64)
+    top = np.where(found, whole(y, 0, h - height + 1), (h - height) // 2)
+    left = np.where(found, whole(x, 0, w - width + 1), (w - width) // 2)
+    return np.stack([top, left, height, width])
 
 
 # ------------------------------------------------------------------------------------------ strong
 
 
-def strong(images: Tensor, flip: bool) -> Tensor:
-    """A weak view, two random operations, and a square cut out."""
-    return cutout(rand_augment(weak(images, flip)))
-
-
-def rand_augment(images: Tensor, n_ops: int = 2) -> Tensor:
+def rand_augment(images: Tensor, draws: Draws, n_ops: int = 2) -> Tensor:
     """RandAugment as the reference has it: each image gets `n_ops` draws of 14 operations.
 
     A draw is applied with probability 1/2, at a level that is a random integer from 1 to 9.
     """
-    images = images.clone()
-    n, device = len(images), images.device
     for _ in range(n_ops):
-        op = torch.randint(len(OPS), (n,), device=device)
-        op[torch.rand(n, device=device) < 0.5] = OPS.index(identity)
-        level = torch.randint(1, 10, (n,), device=device)
-        sign = torch.randint(0, 2, (n,), device=device) * 2 - 1
-        for k in op.unique().tolist():
-            if OPS[k] is not identity:
-                rows = torch.nonzero(op == k).flatten()
-                images[rows] = OPS[k](images[rows], level[rows], sign[rows])
+        chance, op, level, sign = draws.uniform(4)
+        op = np.where(chance < 0.5, whole(op, 0, len(OPS)), OPS.index("identity"))
+        images = applied(images, op, whole(level, 1, 10), 2 * whole(sign, 0, 2) - 1)
     return images
 
 
-def cutout(images: Tensor, size: int = 16) -> Tensor:
+def cutout(images: Tensor, draws: Draws, size: int = 16) -> Tensor:
     """A grey square at a random place: 16 pixels wide, or half the image where that is smaller.
 
     As in the reference the square is one pixel wider than named, moved (not shrunk) at the left and
     top border, and cut off at the right and bottom one.
     """
-    n, _, h, w = images.shape
-    device = images.device
 
-    def covered(length: int) -> Tensor:  # (n, length)
+    def covered(length: int, centre: NDArray[np.float64]) -> Tensor:  # (n, length)
         width = min(size, length // 2)
-        start = (torch.rand(n, 1, device=device) * length - width / 2).clamp_min(0).floor()
-        line = torch.arange(length, device=device)
-        return (line >= start) & (line <= start + width)
+        start = np.maximum(0, centre * length - width / 2).astype(np.int64)
+        return torch.from_numpy(_spans(length, width)[start]).to(images.device)
 
-    hole = covered(h)[:, None, :, None] & covered(w)[:, None, None, :]
-    return images.masked_fill(hole, 127)
-
-
-# ---------------------------------------- the 14 operations: images, level 1..9, sign -1 or 1 (n,)
-
-Op = Callable[[Tensor, Tensor, Tensor], Tensor]
+    x, y = draws.uniform(2)
+    hole = covered(images.shape[2], y)[:, None, :, None] & covered(images.shape[3], x)[:, None, None, :]
+    return (images & ~hole).bitwise_or_(hole & 127)  # bits, since masks of bytes are slow
 
 
-def identity(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    """The images as they are."""
-    return images
-
-
-def autocontrast(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    """Each channel stretched to the full range."""
-    # In double precision, as Pillow's table is, so that both round the same way.
-    x = images.flatten(2).double()
-    low, high = x.amin(2, keepdim=True), x.amax(2, keepdim=True)
-    # A true division: torch takes `255 / x` for 255 times the rounded 1 / x.
-    scale = torch.full_like(low, 255) / (high - low).clamp_min(1)
-    stretched = (x * scale - low * scale).floor().clamp(0, 255)
-    return torch.where(high > low, stretched, x).to(torch.uint8).view_as(images)
-
-
-def equalize(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    """Each channel's histogram made flat."""
-    n, c, h, w = images.shape
-    flat = images.flatten(2).long()
-    channel = torch.arange(n * c, device=images.device).view(n, c, 1)
-    counts = torch.bincount((channel * 256 + flat).flatten(), minlength=n * c * 256).view(n, c, 256)
-    brightest = flat.amax(2, keepdim=True)
-    step = (h * w - counts.gather(2, brightest)) // 255  # (n, c, 1); 0 where there is one value only
-    before = counts.cumsum(2) - counts
-    table = ((step // 2 + before) // step.clamp_min(1)).clamp(0, 255)
-    return torch.where(step > 0, table.gather(2, flat), flat).to(torch.uint8).view_as(images)
-
-
-def brightness(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    """Faded towards black."""
-    return _blend(torch.zeros_like(images), images, level)
-
-
-def color(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    """Faded towards grey."""
-    return _blend(_grey(images).expand_as(images), images, level)
-
-
-def contrast(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    """Faded towards the image's mean grey."""
-    mean = (_grey(images).double().mean((2, 3), keepdim=True) + 0.5).floor().to(torch.uint8)
-    return _blend(mean.expand_as(images), images, level)
-
-
-def sharpness(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    """Faded towards a smoothed image, whose border stays as it is."""
-    x = images.float()
-    # The eight neighbours and the pixel five times over, divided by 13.
-    total = F.avg_pool2d(x, 3, stride=1, divisor_override=1) + 4 * x[..., 1:-1, 1:-1]
-    smooth = images.clone()
-    smooth[..., 1:-1, 1:-1] = (total / 13 + 0.5).floor().clamp(0, 255).to(torch.uint8)
-    return _blend(smooth, images, level)
-
-
-def posterize(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    """Only the 4 to 7 highest bits of each value kept."""
-    dropped = 8 - ((0.4 * level).long() + 4)
-    return images & (256 - 2**dropped).to(torch.uint8)[:, None, None, None]
-
-
-def solarize(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    """Values above a threshold turned into their negative."""
-    threshold = (256 - (25.6 * level).long())[:, None, None, None]
-    return torch.where(images >= threshold, 255 - images, images)
-
-
-def rotate(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    """Turned about the centre by 3 to 27 degrees, either way."""
-    angle = torch.deg2rad((3 * level * sign).double())
-    cos, sin = angle.cos(), angle.sin()
-    x, y = images.shape[3] / 2, images.shape[2] / 2
-    return _affine(images, a=cos, b=-sin, c=x - (cos * x - sin * y), d=sin, e=cos, f=y - (sin * x + cos * y))
-
-
-def shear_x(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    """Lines shifted in proportion to their height."""
-    return _affine(images, b=0.03 * level.double() * sign)
-
-
-def shear_y(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    """Columns shifted in proportion to their place."""
-    return _affine(images, d=0.03 * level.double() * sign)
-
-
-def translate_x(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    """Moved sideways by 3 to 27 % of the width, in whole pixels."""
-    return _affine(images, c=(level.double() * 0.3 / 10 * images.shape[3]).floor() * sign)
-
-
-def translate_y(images: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    """Moved up or down by 3 to 27 % of the height, in whole pixels."""
-    return _affine(images, f=(level.double() * 0.3 / 10 * images.shape[2]).floor() * sign)
-
-
-OPS: tuple[Op, ...] = (
-    identity,
-    autocontrast,
-    equalize,
-    brightness,
-    color,
-    contrast,
-    sharpness,
-    posterize,
-    solarize,
-    rotate,
-    shear_x,
-    shear_y,
-    translate_x,
-    translate_y,
-)
-
-
-def _blend(other: Tensor, images: Tensor, level: Tensor) -> Tensor:
-    """`images` weighted by 0.09 level + 0.05 (0.14 .. 0.86), the rest `other`; rounded down."""
-    share = (0.9 * level.double() / 10 + 0.05).float()[:, None, None, None]
-    return (other.float() + share * (images.float() - other.float())).to(torch.uint8)
-
-
-def _grey(images: Tensor) -> Tensor:
-    """Luma as Pillow computes it.  (n, c, h, w) -> (n, 1, h, w)"""
-    if images.shape[1] == 1:
-        return images
-    r, g, b = images.int().unbind(1)
-    return ((r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16).to(torch.uint8)[:, None]
-
-
-def _affine(
-    images: Tensor,
-    *,
-    a: Tensor | float = 1.0,
-    b: Tensor | float = 0.0,
-    c: Tensor | float = 0.0,
-    d: Tensor | float = 0.0,
-    e: Tensor | float = 1.0,
-    f: Tensor | float = 0.0,
-) -> Tensor:
-    """Pixel (x, y) shows what was at (a x + b y + c, d x + e y + f), or black outside; factors are (n,)."""
-    n, channels, h, w = images.shape
-    x = torch.arange(w, device=images.device)
-    y = torch.arange(h, device=images.device)[:, None]
-
-    def fixed(factor: Tensor | float) -> Tensor:  # Pillow's: 16 bits after the point
-        factor = torch.as_tensor(factor, dtype=torch.float64, device=images.device)
-        return (factor * 65536 + 0.5).floor().long().expand(n)[:, None, None]
-
-    # c and f as seen from the centre of pixel (0, 0)
-    column = (fixed(a) * x + fixed(b) * y + fixed(c + a * 0.5 + b * 0.5)) >> 16  # (n, h, w)
-    row = (fixed(d) * x + fixed(e) * y + fixed(f + d * 0.5 + e * 0.5)) >> 16
-    inside = (column >= 0) & (column < w) & (row >= 0) & (row < h)
-    source = (row.clamp(0, h - 1) * w + column.clamp(0, w - 1)).view(n, 1, h * w)
-    moved = images.flatten(2).gather(2, source.expand(n, channels, h * w)).view_as(images)
-    return moved * inside[:, None].to(torch.uint8)
-
-
-# ------------------------------------------------------------------------------------------ views
-
-VIEWS: dict[str, Callable[[Tensor, bool], Tensor]] = {"weak": weak, "strong": strong}
-
-
-def views(images: Tensor, names: tuple[str, ...], flip: bool) -> tuple[Tensor, ...]:
-    """One independent view per name, as floats in [0, 1]."""
-    return tuple(VIEWS[name](images, flip).float().div_(255) for name in names)
+@cache
+def _spans(length: int, width: int) -> NDArray[np.uint8]:
+    """255 on a line and the `width` lines after it, else 0, for every line.  (length, length)"""
+    after = np.arange(length) - np.arange(length)[:, None]
+    return np.where((after >= 0) & (after <= width), 255, 0).astype(np.uint8)
