@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import struct
-import warnings
 import zlib
 from pathlib import Path
 
@@ -124,31 +123,39 @@ def test_what_cannot_be_read_is_left_out_and_listed(tmp_path: Path) -> None:
     assert all(word in reasons[name] for name, word in bad.items())
 
 
+@pytest.mark.filterwarnings("always::openldn.errors.OpenLDNWarning")
+@pytest.mark.parametrize(
+    ("per_class", "n_broken"), [(30, 0), pytest.param(500, 43, marks=pytest.mark.slow)], ids=["120", "2000"]
+)
 def test_trains_predicts_and_reports_what_was_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], per_class: int, n_broken: int
 ) -> None:
-    """Formats mixed, a few files broken, through the command line."""
+    """Formats mixed, some files broken in every way and more of them cut off, through the command line."""
     data, suffixes = tmp_path / "photos", ("png", "jpg", "webp", "bmp", "tif", "gif")
-    pictures, labels = toy.pictures(4, 30)
+    pictures, labels = toy.pictures(4, per_class)
     for i, (picture, k) in enumerate(zip(pictures, labels.tolist(), strict=True)):
         folder = f"class {k}" if k < 2 and i % 2 else "unlabelled"
         path = data / folder / f"{i}.{suffixes[i % len(suffixes)]}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(picture).save(path)
-    bad = spoil(data / "unlabelled")
-    run = tmp_path / "run"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", OpenLDNWarning)
-        main(["train", str(data), "--novel", "2", "--epochs", "1", "--out", str(run), "--method", "openldn"])
-        listed = rows(run / "skipped.csv")
-        assert {row["image"] for row in listed} == {f"unlabelled/{name}" for name in bad}
-        assert all(row["reason"] for row in listed)
-        out = tmp_path / "new.csv"
-        main(["predict", str(run), str(data / "unlabelled"), "--out", str(out)])
-    capsys.readouterr()
+        Image.fromarray(picture).resize((16 + i % 5, 16)).save(path)
+    bad = {*spoil(data / "unlabelled")}
+    for i in range(n_broken):
+        whole = save(data / "unlabelled" / f"cut {i}.png", seed=i, size=30)
+        whole.write_bytes(whole.read_bytes()[: 100 + i])
+        bad.add(whole.name)
+    run, out = tmp_path / "run", tmp_path / "new.csv"
+    main(["train", str(data), "--novel", "2", "--epochs", "1", "--out", str(run), "--method", "openldn"])
+    assert (
+        f"warning: {len(bad)} of {4 * per_class + 1 + len(bad)} images cannot be" in capsys.readouterr().err
+    )
+    listed = rows(run / "skipped.csv")
+    assert {row["image"] for row in listed} == {f"unlabelled/{name}" for name in bad}
+    assert all(row["reason"] for row in listed)
+    main(["predict", str(run), str(data / "unlabelled"), "--out", str(out)])
+    assert f"warning: {len(bad)} of " in capsys.readouterr().err
     n_good = sum(1 for path in (data / "unlabelled").iterdir() if path.name not in bad)
     assert len(rows(out)) == len(rows(run / "predictions.csv")) == n_good
-    assert {row["image"] for row in rows(tmp_path / "new.skipped.csv")} == bad.keys()
+    assert {row["image"] for row in rows(tmp_path / "new.skipped.csv")} == bad
 
 
 # --------------------------------------------------------------------------------------- names and links
