@@ -206,7 +206,7 @@ def test_a_channel_of_one_value_still_has_a_spread_to_divide_by() -> None:
 def test_infer_is_a_plain_forward_in_evaluation_mode(
     training: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(classifier, "_chunk", lambda images, values: chunk)
+    monkeypatch.setattr(classifier, "pieces", lambda images, values: images.split(chunk))
     network, x = tiny(dropout=0.5), images(7)
     with torch.no_grad():
         expected = copy.deepcopy(network).eval()(x.float() / 255)
