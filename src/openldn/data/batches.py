@@ -5,6 +5,7 @@ one of (seed, epoch, pass, row), whoever else is in the batch: there is no rando
 run draws what it would have drawn.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from openldn.data.draws import keys_of
 from openldn.data.problem import Problem
 from openldn.data.views import views
 from openldn.device import views_on
+
+AT_ONCE = 2**20  # pixel values
 
 
 class Batch(NamedTuple):
@@ -74,15 +77,32 @@ class Batches:
         # Where every image has been given a pseudo-label, all of them serve as unlabelled ones.
         unlabelled = problem.unlabelled if len(problem.unlabelled) else torch.arange(len(problem.images))
         self._unlabelled = Stream(unlabelled, n_unlabelled, (*seed, 1))
+        values = max(n_labelled, n_unlabelled) * math.prod(problem.images.shape[1:])
+        self._ahead = max(1, min(4, AT_ONCE // max(1, values)))
+        self._made: tuple[int, list[Batch]] = (-1, [])
 
     def __getitem__(self, i: int) -> Batch:
-        rows_l, x = self._drawn(self._labelled, i, self.labelled_views)
-        rows_u, u = self._drawn(self._unlabelled, i, self.unlabelled_views)
-        return Batch(x=x, y=self.problem.labels[rows_l].to(self.device), u=u, rows=rows_u)
+        """The i-th batch; of small images a few are made at a time, as the first few cost the most."""
+        block, k = divmod(i, self._ahead)
+        if self._made[0] != block:
+            numbers = range(block * self._ahead, (block + 1) * self._ahead)
+            rows_l, x = self._drawn(self._labelled, numbers, self.labelled_views)
+            rows_u, u = self._drawn(self._unlabelled, numbers, self.unlabelled_views)
+            y = self.problem.labels[rows_l].to(self.device)
+            made = zip(x, y, u, rows_u, strict=True)
+            self._made = block, [Batch(*parts) for parts in made]
+        return self._made[1][k]
 
-    def _drawn(self, stream: Stream, i: int, names: tuple[str, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The rows of the i-th batch and their views."""
-        rows = stream[i]
-        images = self.problem.images[rows].to(self.views_on)
-        keys = keys_of(*stream.seed, stream.passes(i), rows.numpy())
-        return rows, tuple(view.to(self.device) for view in views(images, names, self.problem.flip, keys))
+    def _drawn(
+        self, stream: Stream, numbers: range, names: tuple[str, ...]
+    ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+        """The rows of these batches, (b, n), and the views of each batch."""
+        rows = torch.stack([stream[i] for i in numbers])
+        passes = np.concatenate([stream.passes(i) for i in numbers])
+        keys = keys_of(*stream.seed, passes, rows.flatten().numpy())
+        images = self.problem.images[rows.flatten()].to(self.views_on)
+        made = [
+            view.to(self.device).unflatten(0, rows.shape)
+            for view in views(images, names, self.problem.flip, keys)
+        ]
+        return rows, [tuple(view[k] for view in made) for k in range(len(numbers))]

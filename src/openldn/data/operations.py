@@ -81,7 +81,7 @@ def equalize(images: Tensor, level: Ints) -> Table:
     n, c = images.shape[:2]
     counts = torch.bincount(_by_channel(images, 256), minlength=n * c * 256).view(n, c, 256).cpu().numpy()
     before = counts.cumsum(2) - counts
-    darker = before.max(2, where=counts > 0, initial=0, keepdims=True)  # pixels than the brightest ones
+    darker = (before * (counts > 0)).max(2, keepdims=True)  # how many pixels are not the brightest
     step = darker // 255  # 0 where there is one value only
     flat = np.minimum((step // 2 + before) / np.maximum(step, 1), 255)
     return np.where(step > 0, flat, VALUES).astype(np.uint8)
