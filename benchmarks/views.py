@@ -22,7 +22,7 @@ from torch import Tensor
 from openldn.data.draws import keys_of
 from openldn.data.views import RESIZED_ABOVE, views
 
-BATCHES = [(32, 100), (32, 200), (64, 100), (224, 32), (224, 64)]  # pixels, images
+BATCHES = [(32, 100), (32, 200), (32, 400), (64, 100), (224, 32), (224, 64)]  # pixels, images
 
 
 def main() -> None:
