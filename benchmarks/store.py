@@ -1,20 +1,13 @@
 """How fast images get from files into the store, against a plain Pillow loop; and how much memory that takes.
 
-    python benchmarks/store.py [--many]
-
-Both go over the same files, which are made on the spot from scikit-learn's photographs. With --many, also
-100,000 images of 64 pixels: the memory of reading all of them in random order, and 50,000 small files given
-to `openldn train`: the time to the first step, first and second start.
+Both go over the same files, which are made on the spot from scikit-learn's photographs. A part of data.py.
 """
 
-import argparse
-import os
 import re
 import resource
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -88,8 +81,8 @@ def memory(work: Path) -> None:
     own, mapped = (int(re.search(rf"{name}:\s+(\d+)", status)[1]) / 1024 for name in ("RssAnon", "RssFile"))
     size = np.prod(made.images.shape) / 2**20
     print(
-        f"100,000 images of 64 px ({size:.0f} MiB of pixels): {before:.0f} MiB before, peak {built:.0f} MiB while "
-        f"the store was made; after all rows were read in random order {own:.0f} MiB of its own, and "
+        f"100,000 images of 64 px ({size:.0f} MiB of pixels): {before:.0f} MiB before, peak {built:.0f} MiB "
+        f"while the store was made; after all rows were read in random order {own:.0f} MiB of its own, and "
         f"{mapped:.0f} MiB of the file that the system has in its cache and may drop at any time"
     )
 
@@ -120,20 +113,3 @@ def first_step(work: Path) -> None:
                     flush=True,
                 )
         process.wait()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--many", action="store_true", help="also 100,000 images, and 50,000 files")
-    many = parser.parse_args().many
-    with tempfile.TemporaryDirectory() as work:
-        os.environ["OPENLDN_CACHE"] = f"{work}/cache"
-        if many:
-            memory(Path(work))
-        building(Path(work))
-        if many:
-            first_step(Path(work))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Before torch is loaded: threads that wait sleep, so that tests are quick on a busy machine too."""
+"""Before torch is loaded: threads that wait soon sleep, so that tests are quick on a busy machine too."""
 
 import os
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
+import openldn
+import toy
 from openldn.data import images, pixels, store, workers
 from openldn.errors import OpenLDNWarning, UserError
 
@@ -198,6 +201,20 @@ def test_without_room_images_are_decoded_as_they_are_needed(
         everything(made)
     sizes = {path.name: path.stat().st_size for path in own_cache.rglob("pixels")}
     assert min(sizes.values()) == 0
+
+
+def test_training_on_the_fly_equals_training_from_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy.write_folder(tmp_path / "photos")
+    quick = {"novel": 2, "epochs": 3, "method": "openldn", "quiet": True}
+    stored = openldn.train(tmp_path / "photos", out=tmp_path / "1", **quick)
+    monkeypatch.setenv("OPENLDN_CACHE", str(tmp_path / "elsewhere"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 0))
+    with pytest.warns(OpenLDNWarning, match="room"):
+        late = openldn.train(tmp_path / "photos", out=tmp_path / "2", **quick)
+    one, two = (load_file(run.path / "model.safetensors") for run in (stored, late))
+    assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 def test_without_room_for_more_and_then_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

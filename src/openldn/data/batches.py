@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openldn.data.draws import keys_of
+from openldn.data.pixels import expect, takes_time
 from openldn.data.problem import Problem
 from openldn.data.views import views
 from openldn.device import views_on
 
-AT_ONCE = 2**20  # pixel values
+AT_ONCE = 2**22  # pixel values
 
 
 class Batch(NamedTuple):
@@ -78,31 +79,38 @@ class Batches:
         unlabelled = problem.unlabelled if len(problem.unlabelled) else torch.arange(len(problem.images))
         self._unlabelled = Stream(unlabelled, n_unlabelled, (*seed, 1))
         values = max(n_labelled, n_unlabelled) * math.prod(problem.images.shape[1:])
-        self._ahead = max(1, min(4, AT_ONCE // max(1, values)))
+        self._ahead = max(1, min(16, AT_ONCE // max(1, values)))
         self._made: tuple[int, list[Batch]] = (-1, [])
 
     def __getitem__(self, i: int) -> Batch:
         """The i-th batch; of small images a few are made at a time, as the first few cost the most."""
         block, k = divmod(i, self._ahead)
         if self._made[0] != block:
-            numbers = range(block * self._ahead, (block + 1) * self._ahead)
-            rows_l, x = self._drawn(self._labelled, numbers, self.labelled_views)
-            rows_u, u = self._drawn(self._unlabelled, numbers, self.unlabelled_views)
+            rows_l, x = self._drawn(self._labelled, block, self.labelled_views)
+            rows_u, u = self._drawn(self._unlabelled, block, self.unlabelled_views)
             y = self.problem.labels[rows_l].to(self.device)
             made = zip(x, y, u, rows_u, strict=True)
             self._made = block, [Batch(*parts) for parts in made]
+            for stream in (self._labelled, self._unlabelled) if takes_time(self.problem.images) else ():
+                expect(self.problem.images, self._rows(stream, block + 1).flatten())
         return self._made[1][k]
 
     def _drawn(
-        self, stream: Stream, numbers: range, names: tuple[str, ...]
+        self, stream: Stream, block: int, names: tuple[str, ...]
     ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
-        """The rows of these batches, (b, n), and the views of each batch."""
-        rows = torch.stack([stream[i] for i in numbers])
-        passes = np.concatenate([stream.passes(i) for i in numbers])
+        """The rows of a block of batches, (b, n), and the views of each batch."""
+        rows = self._rows(stream, block)
+        passes = np.concatenate([stream.passes(i) for i in self._numbers(block)])
         keys = keys_of(*stream.seed, passes, rows.flatten().numpy())
         images = self.problem.images[rows.flatten()].to(self.views_on)
         made = [
             view.to(self.device).unflatten(0, rows.shape)
             for view in views(images, names, self.problem.flip, keys)
         ]
-        return rows, [tuple(view[k] for view in made) for k in range(len(numbers))]
+        return rows, [tuple(view[k] for view in made) for k in range(self._ahead)]
+
+    def _numbers(self, block: int) -> range:
+        return range(block * self._ahead, (block + 1) * self._ahead)
+
+    def _rows(self, stream: Stream, block: int) -> Tensor:
+        return torch.stack([stream[i] for i in self._numbers(block)])

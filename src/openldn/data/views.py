@@ -6,6 +6,7 @@ which the reference implementation's operations are defined; on the device it ne
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from openldn.data import workers
 from openldn.data.draws import Draws, Keys, keys_of, whole
 from openldn.data.operations import OPS, Ints, applied, picked
 
@@ -27,8 +29,35 @@ def views(images: Tensor, names: tuple[str, ...], flip: bool, keys: Keys) -> tup
     """
     if images.is_floating_point():
         images = (images * 255).round().to(torch.uint8)
-    made = (VIEWS[name](images, Draws(keys_of(keys, k)), flip) for k, name in enumerate(names))
-    return tuple(view.float().div_(255) for view in made)
+    made = tuple(torch.empty(images.shape, device=images.device) for _ in names)
+
+    def make(rows: slice) -> None:
+        for k, name in enumerate(names):
+            view = VIEWS[name](images[rows], Draws(keys_of(keys[rows], k)), flip)
+            made[k][rows].copy_(view).div_(255)
+
+    if images.device.type == "cpu":
+        _shared_out(make, len(images), images.numel())
+    else:
+        make(slice(None))
+    return made
+
+
+def _shared_out(make: Callable[[slice], None], n: int, values: int) -> None:
+    """On a CPU each thread makes the views of some images, or one those of all, where there is little to do.
+
+    Left to itself torch would have all threads share every one of many small operations, and spend most of
+    the time on waking them.
+    """
+    n_shares = max(1, min(workers.count(), n, values // 2**20))
+    ends = [n * k // n_shares for k in range(n_shares + 1)]
+    for done in [_threads().submit(make, slice(*ends[k : k + 2])) for k in range(n_shares)]:
+        done.result()
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers.count(), "views", torch.set_num_threads, (1,))
 
 
 def weak(images: Tensor, draws: Draws, flip: bool) -> Tensor:
@@ -78,10 +107,10 @@ def resized_crop(images: Tensor, draws: Draws, flip: bool) -> Tensor:
     boxes = np.concatenate([crop_boxes(draws, h, w), mirrored]).T.tolist()
     for image, view, (top, left, height, width, mirror) in zip(images, made, boxes, strict=True):
         box = image[None, :, top : top + height, left : left + width]
-        box = box.flip(3) if mirror else box
-        # The CPU takes bytes as they are, and fastest where a pixel's channels are side by side.
-        box = box.contiguous(memory_format=torch.channels_last) if box.device.type == "cpu" else box.float()
-        view.copy_(F.interpolate(box, (h, w), mode="bilinear", antialias=True)[0].round())
+        box = box.flip(3) if mirror else box.contiguous()
+        box = box if box.device.type == "cpu" else box.float()  # a CPU takes bytes as they are
+        new = F.interpolate(box, (h, w), mode="bilinear", antialias=True)[0]
+        view.copy_(new.round() if new.is_floating_point() else new)
     return made
 
 
