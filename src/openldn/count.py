@@ -6,7 +6,6 @@ their classes is taken. Too few clusters join known classes, too many split them
 
 import numpy as np
 import torch.nn.functional as F
-from sklearn.cluster import KMeans
 from torch import Tensor
 
 from openldn.metrics import confusion, matched
@@ -18,6 +17,8 @@ def estimate(z: Tensor, labels: Tensor, n_known: int, *, seed: int, sample: int 
     Looks at up to three times as many classes as are known, on at most `sample` images,
     half of them labelled if there are so many.
     """
+    from sklearn.cluster import KMeans  # when needed: it takes as long to load as torch
+
     rng, with_label = np.random.default_rng([seed, 0xC0]), labels.numpy() >= 0
     some = rng.permutation(np.flatnonzero(with_label))[: sample // 2]
     others = rng.permutation(np.flatnonzero(~with_label))[: sample - len(some)]

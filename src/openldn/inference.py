@@ -30,7 +30,7 @@ def predict(run: Run | str | Path, images: str | Path, out: str | Path) -> int:
     model = load_model(run)
     if not data.exists():
         raise UserError(f"there is nothing at {data}; give an image or a folder of images")
-    paths = image_files.find(data) if data.is_dir() else [data]
+    paths = [data / name for name in image_files.find(data)] if data.is_dir() else [data]
     if not paths:
         raise UserError(f"there are no images in {data}; give an image or a folder of images")
     if out.exists():

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score, roc_auc_score
+
+# scikit-learn and scipy are loaded where they are needed: together they take as long as torch.
 
 Counts = NDArray[np.int64]
 Scores = dict[str, float]
@@ -31,6 +31,8 @@ def confusion(true: ArrayLike, predicted: ArrayLike, n_classes: int, n_ids: int)
 
 def match(counts: Counts) -> dict[int, int]:
     """The one-to-one assignment id -> class under which most images agree (Hungarian)."""
+    from scipy.optimize import linear_sum_assignment
+
     ids, classes = linear_sum_assignment(counts, maximize=True)
     return dict(zip(ids.tolist(), classes.tolist(), strict=True))
 
@@ -80,6 +82,8 @@ def evaluate(
     ordered: bool = True,
 ) -> dict[str, Any]:
     """Every protocol, with NMI and ARI, as one line of `metrics.jsonl` holds it."""
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
     counts = confusion(true, predicted, n_classes, max(n_ids or n_classes, n_classes))
     return {
         "protocols": protocols(counts, n_known, ordered=ordered),
@@ -100,6 +104,8 @@ def pair_auc(similarity: ArrayLike, classes: ArrayLike) -> float:
 
     0.5 is guessing, 1 is perfect. The diagonal is left out.
     """
+    from sklearn.metrics import roc_auc_score
+
     classes = np.asarray(classes)
     off_diagonal = ~np.eye(len(classes), dtype=bool)
     same = (classes[:, None] == classes[None, :])[off_diagonal]

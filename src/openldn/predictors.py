@@ -6,7 +6,6 @@ from typing import Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
-from sklearn.cluster import KMeans
 from torch import Tensor
 
 from openldn.data.problem import Problem
@@ -69,6 +68,8 @@ class RejectAndCluster:
         confidence = logits.softmax(dim=1).amax(dim=1)
         unsure = confidence.argsort()[:n_reject]
         features = F.normalize(z[unsure], dim=1).numpy().astype(np.float64)
+        from sklearn.cluster import KMeans  # when needed: it takes as long to load as torch
+
         clusters = KMeans(problem.n_novel, n_init=10, random_state=seed).fit(features)
         self.state = {
             "threshold": confidence[unsure[-1]].clone(),

@@ -63,7 +63,7 @@ class Stored:
 class OnTheFly:
     """Images that are decoded by worker processes each time they are needed: for want of disk space."""
 
-    def __init__(self, paths: Sequence[Path], prints: NDArray[np.void], shape: Sequence[int]):
+    def __init__(self, paths: Sequence[str | Path], prints: NDArray[np.void], shape: Sequence[int]):
         self.paths, self.prints, self.shape = paths, prints, (len(paths), *shape)
         self._expected: dict[bytes, list[Future[list[bytes | str]]]] = {}
 

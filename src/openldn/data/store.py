@@ -61,7 +61,7 @@ def cache() -> Path:
 
 
 def decoded(
-    paths: Sequence[Path],
+    paths: Sequence[str | Path],
     *,
     root: str,
     size: int | None,
@@ -94,7 +94,7 @@ def decoded(
 class _Book:
     """What is known of the files, by number: stamps, headers, and why some cannot be read."""
 
-    def __init__(self, paths: Sequence[Path], stamps: Sequence[bytes], table: "_Table"):
+    def __init__(self, paths: Sequence[str | Path], stamps: Sequence[bytes], table: "_Table"):
         self.paths, self.stamps, self.table = paths, stamps, table
         self.known = table.by_stamp()
         self.skipped: dict[int, str] = {}
@@ -278,7 +278,7 @@ def _shared_out(
         raise
 
 
-def _stamp(path: Path) -> bytes:
+def _stamp(path: str | Path) -> bytes:
     """Another one when the file changes; a file that is not there has one too."""
     try:
         status = os.stat(path)

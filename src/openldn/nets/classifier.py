@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from openldn.data.pixels import Images, pieces
+from openldn.data.pixels import Images, Part, pieces
 from openldn.errors import UserError
 
 
@@ -36,17 +36,21 @@ class Classifier(nn.Module):
         return Outputs(z, self.head(z))
 
 
-def pixel_statistics(images: Images) -> tuple[Tensor, Tensor]:
-    """Mean and spread of each channel over all images, in [0, 1].  (n, c, h, w) uint8 -> (c,), (c,)"""
+def pixel_statistics(images: Images, most: int = 10_000) -> tuple[Tensor, Tensor]:
+    """Mean and spread of each channel, in [0, 1], over all images, or `most` of them evenly from all.
+
+    (n, c, h, w) uint8 -> (c,), (c,)
+    """
+    images = Part(images, torch.arange(0, len(images), -(-len(images) // most)))
     n, channels, h, w = images.shape
     n_values = n * h * w
-    # Sums of bytes and of their squares, image by image, so that no float copy of everything is made.
+    # Sums of bytes and of their squares, a piece at a time, so that no float copy of everything is made.
     total = torch.zeros(channels, dtype=torch.float64)
     squares = torch.zeros_like(total)
     for piece in pieces(images):
-        values = piece.double()
-        total += values.sum((0, 2, 3))
-        squares += values.square().sum((0, 2, 3))
+        values = piece.float()
+        total += values.sum((2, 3)).double().sum(0)
+        squares += values.square_().sum((2, 3)).double().sum(0)
     mean = total / n_values
     std = (squares / n_values - mean**2).clamp_min(1.0).sqrt()
     return (mean / 255).float(), (std / 255).float()

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 
 from openldn.data.problem import LabelledSet
 
 
 def read(folder: Path) -> LabelledSet:
     """Every fifth image of each class is the test part. A mirrored digit is another thing: no flips."""
+    from sklearn.datasets import load_digits  # when needed: it takes as long to load as torch
+
     data = load_digits()
     images = torch.from_numpy(np.round(data.images * (255 / 16)).astype(np.uint8))[:, None]
     labels = data.target.astype(np.int64)

@@ -1,6 +1,7 @@
 """One's own images: a folder that is labelled by class folders or by a CSV file, or a CSV file alone."""
 
 import csv
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ UNLABELLED_FOLDERS = ("unlabelled", "unlabeled")
 class Own:
     """Files before any is opened, with what they are called and the labels given."""
 
-    paths: tuple[Path, ...]
+    paths: tuple[str, ...]
     names: tuple[str, ...]
     labels: tuple[str, ...]  # "" is unlabelled
 
@@ -24,19 +25,19 @@ def find(folder: Path, labels: Path | None = None, split: Mapping[str, str] | No
     """`folder`/<class>/* are labelled and `folder`/unlabelled/* not; or `labels` or a split says it."""
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; give a folder of images or a data set's name")
-    paths = images.find(folder)
-    if not paths:
+    found = images.find(folder)
+    if not found:
         raise UserError(
             f"there are no images in {folder}; it takes {', '.join(s[1:] for s in images.SUFFIXES)}"
         )
-    names = [images.shown(path.relative_to(folder).as_posix()) for path in paths]
+    names = [images.shown(name) for name in found]
     if split is not None:
         given = _matched(split, names, "the split")
     elif labels is not None:
         given = _matched(_below(folder, read_labels(labels)), names, str(labels))
     else:
         given = _from_folders(folder, names)
-    return Own(tuple(paths), tuple(names), tuple(given))
+    return Own(tuple(os.path.join(folder, name) for name in found), tuple(names), tuple(given))
 
 
 def find_listed(table: Path, split: Mapping[str, str] | None = None) -> Own:
@@ -46,7 +47,8 @@ def find_listed(table: Path, split: Mapping[str, str] | None = None) -> Own:
         raise UserError(f"{table} names no image; its lines must be: image,label")
     names = [*given]
     labels = [*given.values()] if split is None else _matched(split, names, "the split")
-    return Own(tuple(table.parent / name for name in names), tuple(names), tuple(labels))
+    paths = tuple(os.path.join(table.parent, name) for name in names)
+    return Own(paths, tuple(names), tuple(labels))
 
 
 def _from_folders(folder: Path, names: list[str]) -> list[str]:
