@@ -12,8 +12,8 @@ def warn_of_copies(problem: Problem) -> None:
     first: dict[bytes, int] = {}
     label_of: dict[bytes, int] = {}
     copies, at_odds, example = 0, 0, ""
-    for i, mark in enumerate(fingerprints(problem.images).tolist()):
-        label = int(problem.labels[i])
+    marks = fingerprints(problem.images).tolist()
+    for i, (mark, label) in enumerate(zip(marks, problem.labels.tolist(), strict=True)):
         copies += mark in first
         if label != UNLABELLED and label_of.setdefault(mark, label) != label:
             at_odds += 1

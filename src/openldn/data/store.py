@@ -181,7 +181,7 @@ def _pixels(folder: Path, book: _Book, shape: tuple[int, int, int], watch: Watch
         book.note([(i, h) for i, h, _ in good], {i: r for i, r in pairs if isinstance(r, str)})
     if missing and fits:
         _settle(file, table, folder / "trusted")
-    known, kept = table.by_stamp(), book.readable
+    known, kept = table.by_stamp() if missing else known, book.readable
     records = [known[stamps[i]] for i in kept]
     prints = np.array([r[1] for r in records], PRINT)
     places = np.array([r[2] for r in records], np.int64)
