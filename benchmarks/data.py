@@ -20,7 +20,7 @@ import views
 from openldn.config import PRESETS
 from openldn.data.batches import Batches
 from openldn.data.problem import Problem
-from openldn.device import pick
+from openldn.device import keep_freed_memory, pick
 from openldn.model import new_network
 from openldn.phases.discover import Discover
 
@@ -65,6 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--many", action="store_true", help="also 100,000 images, and 50,000 files")
     many = parser.parse_args().many
+    keep_freed_memory()  # as the command line does
     with tempfile.TemporaryDirectory() as work:
         os.environ["OPENLDN_CACHE"] = f"{work}/cache"
         if many:

@@ -33,8 +33,6 @@ BATCHES = [
 
 
 def table(turns: int = 8) -> None:
-    # In training larger things than these have come and gone, after which freed memory is kept for use.
-    torch.ones(31 * 2**18)
     shown = Table(
         "pixels",
         "batch",

@@ -28,8 +28,9 @@ def demo(out: Path | None = None, seed: int = 0) -> None:
         out: Folder of the run (default: a new one in runs/).
         seed: Seed of all that is random.
     """
-    from openldn import inference, pipeline
+    from openldn import device, inference, pipeline
 
+    device.keep_freed_memory()
     _say(
         "1,433 handwritten digits. Half of the 0 to 4 carry a label; the rest, and all 5 to 9, do not.\n"
         "OpenLDN learns the first five and discovers the rest; 364 digits it never saw judge it."
@@ -54,8 +55,9 @@ def train(
         labels: CSV file with the columns image,label; no row or an empty label means unlabelled.
         out: Folder of the run (default: a new one in runs/).
     """
-    from openldn import pipeline
+    from openldn import device, pipeline
 
+    device.keep_freed_memory()
     run = pipeline.train(data, options, labels=labels, out=out)
     _conclude(run)
 
@@ -66,8 +68,9 @@ def resume(run: Positional[Path], /) -> None:
     Args:
         run: Folder of the run.
     """
-    from openldn import pipeline
+    from openldn import device, pipeline
 
+    device.keep_freed_memory()
     _conclude(pipeline.resume(run))
 
 
