@@ -38,8 +38,8 @@ def there(name: str) -> bool:
 def keep_freed_memory() -> None:
     """Has the C library keep what is freed, for the whole process: for those whose process it is.
 
-    Each step frees and takes hundreds of megabytes. By default the larger blocks go back to the system and come
-    again as pages to be cleared: a quarter of a forward pass of ResNet-18 (docs/results.md).
+    Each step frees and takes hundreds of megabytes. By default the larger blocks go back to the system and
+    come again as pages to be cleared: a quarter of a forward pass of ResNet-18 (docs/results.md).
     """
     if sys.platform != "linux":
         return
