@@ -235,7 +235,7 @@ def read_metadata(path: Path) -> dict[str, str]:
         raise UserError(
             f"{path} is missing: the run is incomplete; go on with it: openldn resume RUN"
         ) from None
-    except SafetensorError:
+    except (SafetensorError, RuntimeError):  # the latter by torch, of a file that is shorter than it says
         raise UserError(f"{path} is damaged; train again, or take the run from a backup") from None
 
 
