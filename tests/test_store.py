@@ -121,6 +121,26 @@ def test_a_size_that_a_few_headers_do_not_tell(tmp_path: Path) -> None:
     assert np.array_equal(everything(made)[2:].transpose(0, 1, 3, 2), np.stack(expected))
 
 
+def test_headers_that_are_gone_are_found_again(tmp_path: Path, own_cache: Path) -> None:
+    """As when a process was killed between two tables: more images than are looked at first."""
+    paths = write(tmp_path / "a", 430)
+    store.decoded(paths, root="a", size=None)
+    (file,) = own_cache.glob("*/headers")
+    file.unlink()
+    assert np.array_equal(everything(store.decoded(paths, root="a", size=None)), by_pillow(paths))
+
+
+def test_nothing_readable_among_those_looked_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "SAMPLE", 2)
+    paths = write(tmp_path / "a", 30)
+    for path in paths:
+        path.write_bytes(b"no image")
+    with pytest.raises(UserError, match="of 30 images cannot be read"):
+        store.decoded(paths, root="a", size=None)
+
+
 def test_what_was_half_made_is_finished(
     tmp_path: Path, decodings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

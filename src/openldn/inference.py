@@ -33,8 +33,12 @@ def predict(run: Run | str | Path, images: str | Path, out: str | Path) -> int:
     paths = [data / name for name in image_files.find(data)] if data.is_dir() else [data]
     if not paths:
         raise UserError(f"there are no images in {data}; give an image or a folder of images")
-    if out.exists():
-        raise UserError(f"{out} exists already and is not overwritten; choose another --out, or remove it")
+    beside = out.with_name(f"{out.stem}.skipped.csv")
+    for file in (out, beside):
+        if file.exists():
+            raise UserError(
+                f"{file} exists already and is not overwritten; choose another --out, or remove it"
+            )
     if not out.parent.is_dir():
         raise UserError(
             f"there is no folder {out.parent} to write {out.name} in; make it, or choose another --out"
@@ -60,7 +64,6 @@ def predict(run: Run | str | Path, images: str | Path, out: str | Path) -> int:
     write_csv(out, PREDICTIONS, rows())
     if skipped:
         left_out = [(name(path), reason) for path, reason in skipped.items()]
-        beside = out.with_name(f"{out.stem}.skipped.csv")
         write_csv(beside, SKIPPED, left_out)
         image_files.warn_of_unreadable(left_out, len(paths), str(beside))
     return len(paths) - len(skipped)

@@ -87,9 +87,7 @@ def _orientation(image: Image.Image) -> int:
     """How a camera was held, from 1 (upright) to 8."""
     try:
         return int(image.getexif().get(0x0112, 1))
-    except (
-        Exception
-    ):  # what a damaged block of metadata can raise is anything; the picture is there all the same
+    except Exception:  # damaged metadata can raise anything, and the picture is there all the same
         return 1
 
 

@@ -9,6 +9,7 @@ power failed) is compared with its fingerprint before it is believed.
 Files that cannot be read are not recorded: they are tried anew each time.
 """
 
+import atexit
 import errno
 import hashlib
 import os
@@ -80,6 +81,8 @@ def decoded(
             return _pixels(folder, book, (channels, size, size), watch)
         # A few headers tell what is probably best; all are known once all images have been decoded to that.
         _headers(book)
+        if not book.headers():
+            raise book.too_many()
         while True:
             best, all_channels = image_files.choose_size([*book.headers().values()], largest)
             guess = (channels or all_channels, *(size or best,) * 2)
@@ -121,12 +124,16 @@ class _Book:
         bad = {self.stamps[i]: reason for i, reason in unreadable.items()}
         self.skipped |= {i: bad[stamp] for i, stamp in enumerate(self.stamps) if stamp in bad} if bad else {}
         if len(self.skipped) > MOST_UNREADABLE * len(self.paths):
-            i = min(self.skipped)
-            raise UserError(
-                f"{len(self.skipped)} of {len(self.paths)} images cannot be read, such as "
-                f"{image_files.shown(self.paths[i])} ({self.skipped[i]}); take away or repair what is not an "
-                "image, or check that the folder is the right one"
-            )
+            raise self.too_many()
+
+    def too_many(self) -> UserError:
+        """What to say when too much of what was looked at is unreadable."""
+        i = min(self.skipped)
+        return UserError(
+            f"{len(self.skipped)} of {len(self.paths)} images cannot be read, such as "
+            f"{image_files.shown(self.paths[i])} ({self.skipped[i]}); take away or repair what is not an "
+            "image, or check that the folder is the right one"
+        )
 
     def names(self, part: Sequence[int]) -> list[str]:
         return [str(self.paths[i]) for i in part]
@@ -152,8 +159,9 @@ def _pixels(folder: Path, book: _Book, shape: tuple[int, int, int], watch: Watch
     _believe(table, folder / "trusted", file, shape)
     known = table.by_stamp()
     # By stamp, since a file may be wanted twice. A place below 0: seen, but there was no room to keep it.
-    wanting = (i for i in book.readable if known.get(stamps[i], (None, None, -1))[2] < 0)
-    missing = [*{stamps[i]: i for i in wanting}.values()]
+    # Without a header it is examined again, whatever became of the record.
+    places = {stamp: record[2] for stamp, record in known.items() if stamp in book.known}
+    missing = [*{stamps[i]: i for i in book.readable if places.get(stamps[i], -1) < 0}.values()]
     n_places = file.stat().st_size // each
     fits = len(missing) * each < ROOM * shutil.disk_usage(folder).free
     if fits:
@@ -166,7 +174,7 @@ def _pixels(folder: Path, book: _Book, shape: tuple[int, int, int], watch: Watch
             OpenLDNWarning,
             stacklevel=2,
         )
-        missing = [i for i in missing if stamps[i] not in known]
+        missing = [i for i in missing if stamps[i] not in places]
     tasks = []
     at_once = min(max(AT_ONCE // each, 16), 256)
     for first in range(0, len(missing), at_once):
@@ -177,17 +185,17 @@ def _pixels(folder: Path, book: _Book, shape: tuple[int, int, int], watch: Watch
     for part, results in _shared_out(image_files.decode_into, tasks, watch):
         pairs = list(zip(part, results, strict=True))
         good = [(i, *r) for i, r in pairs if not isinstance(r, str)]
-        table.add([(stamps[i], mark, place_of[i]) for i, _, mark in good])
         book.note([(i, h) for i, h, _ in good], {i: r for i, r in pairs if isinstance(r, str)})
+        table.add([(stamps[i], mark, place_of[i]) for i, _, mark in good])
     if missing and fits:
         _settle(file, table, folder / "trusted")
     known, kept = table.by_stamp() if missing else known, book.readable
     records = [known[stamps[i]] for i in kept]
     prints = np.array([r[1] for r in records], PRINT)
-    places = np.array([r[2] for r in records], np.int64)
+    at = np.array([r[2] for r in records], np.int64)
     images: Images
-    if (places >= 0).all():
-        images = Stored(file, places, prints, shape)
+    if (at >= 0).all():
+        images = Stored(file, at, prints, shape)
     else:
         images = OnTheFly([book.paths[i] for i in kept], prints, shape)
     return Decoded(images, np.array(kept, np.int64), dict(sorted(book.skipped.items())))
@@ -295,12 +303,10 @@ def _folder(root: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "root.txt").write_text(root + "\n", errors="backslashreplace")
         return folder
-    except OSError:  # a home that may not be written to: keep them as long as the machine keeps such things
-        folder = (
-            Path(tempfile.gettempdir()) / f"openldn-{os.getuid() if hasattr(os, 'getuid') else ''}" / name
-        )
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return folder
+    except OSError:  # a home that may not be written to: for this process alone, where nobody else can write
+        passing = tempfile.mkdtemp(prefix="openldn-store-")
+        atexit.register(shutil.rmtree, passing, ignore_errors=True)
+        return Path(passing)
 
 
 @contextmanager
