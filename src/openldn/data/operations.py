@@ -20,6 +20,7 @@ from torch import Tensor
 Ints = NDArray[np.int64]
 Table = NDArray[np.uint8]  # (n, 1 or c, 256)
 T = TypeVar("T")
+IN_CACHE = 2**19  # values whose intermediate results, some ten times as large, a core's own cache can hold
 Kind = Callable[[Tensor, Ints, Ints, Ints], Tensor]  # images, places in OPS (in order), level, sign
 
 
@@ -31,9 +32,11 @@ def applied(images: Tensor, op: Ints, level: Ints, sign: Ints) -> Tensor:
     order = np.argsort(op, kind="stable")
     op, level, sign = op[order], level[order], sign[order]
     images = images.index_select(0, torch.from_numpy(order).to(images.device))
+    at_once = max(1, IN_CACHE // math.prod(images.shape[1:]))
     for kind, part in _slices(op, KINDS):
-        if kind is not unchanged:
-            images[part] = kind(images[part], op[part], level[part], sign[part])
+        for start in range(part.start, part.stop, at_once) if kind is not unchanged else ():
+            piece = slice(start, min(start + at_once, part.stop))
+            images[piece] = kind(images[piece], op[piece], level[piece], sign[piece])
     return images.index_select(0, torch.from_numpy(np.argsort(order)).to(images.device))
 
 
@@ -197,9 +200,9 @@ def sharpness(images: Tensor, op: Ints, level: Ints, sign: Ints) -> Tensor:
     # The eight neighbours and the pixel five times over, divided by 13.
     lines = (x[..., :-2, :] + x[..., 1:-1, :]).add_(x[..., 2:, :])
     total = (lines[..., :-2] + lines[..., 1:-1]).add_(lines[..., 2:]).add_(x[..., 1:-1, 1:-1], alpha=4)
-    smooth = x.clone()
-    smooth[..., 1:-1, 1:-1] = total.div_(13).add_(0.5).floor_()
-    return _blend(smooth, x, level)
+    made = images.clone()
+    made[..., 1:-1, 1:-1] = _blend(total.div_(13).add_(0.5).floor_(), x[..., 1:-1, 1:-1], level)
+    return made
 
 
 def _blend(other: Tensor, x: Tensor, level: Ints) -> Tensor:

@@ -154,19 +154,27 @@ def cutout(images: Tensor, draws: Draws, size: int = 16) -> Tensor:
     As in the reference the square is one pixel wider than named, moved (not shrunk) at the left and
     top border, and cut off at the right and bottom one.
     """
-
-    def covered(length: int, centre: NDArray[np.float64]) -> Tensor:  # (n, length)
-        width = min(size, length // 2)
-        start = np.maximum(0, centre * length - width / 2).astype(np.int64)
-        return torch.from_numpy(_spans(length, width)[start]).to(images.device)
-
+    h, w = images.shape[2:]
     x, y = draws.uniform(2)
-    hole = covered(images.shape[2], y)[:, None, :, None] & covered(images.shape[3], x)[:, None, None, :]
-    return (images & ~hole).bitwise_or_(hole & 127)  # bits, since masks of bytes are slow
+    top, bottom = _span(h, min(size, h // 2), y)
+    left, right = _span(w, min(size, w // 2), x)
+    images = images.clone()
+    if images.device.type == "cpu":  # where a mask of the whole image costs more than its few pixels
+        boxes = np.stack([top, bottom, left, right]).T.tolist()
+        for image, (a, b, c, d) in zip(images.numpy(), boxes, strict=True):
+            image[:, a:b, c:d] = 127
+        return images
+    hole = _between(top, bottom, h)[:, None, :, None] & _between(left, right, w)[:, None, None, :]
+    return images.masked_fill_(torch.from_numpy(hole).to(images.device), 127)
 
 
-@cache
-def _spans(length: int, width: int) -> NDArray[np.uint8]:
-    """255 on a line and the `width` lines after it, else 0, for every line.  (length, length)"""
-    after = np.arange(length) - np.arange(length)[:, None]
-    return np.where((after >= 0) & (after <= width), 255, 0).astype(np.uint8)
+def _span(length: int, width: int, centre: NDArray[np.float64]) -> tuple[Ints, Ints]:
+    """The first line and the one after the last.  (n,), (n,)"""
+    start = np.maximum(0, centre * length - width / 2).astype(np.int64)
+    return start, start + width + 1
+
+
+def _between(start: Ints, stop: Ints, length: int) -> NDArray[np.bool_]:
+    """Which lines those are.  (n, length)"""
+    lines = np.arange(length)
+    return (start[:, None] <= lines) & (lines < stop[:, None])
