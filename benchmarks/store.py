@@ -96,7 +96,7 @@ def first_step(work: Path) -> None:
         for path in paths[k * 500 : (k + 1) * 500]:
             path.rename(data / f"class {k}" / path.name)
     command = [sys.executable, "-m", "openldn", "train", str(data), "--novel", "2", "--epochs", "0.002"]
-    for start in ("first", "second"):
+    for start in ("first", "second", "third"):
         t = time.perf_counter()
         shutil.rmtree(work / "run", ignore_errors=True)
         process = subprocess.Popen(
