@@ -13,7 +13,7 @@ from openldn.bilevel import hypergradient
 from openldn.config import PRESETS
 from openldn.data.batches import Batch
 from openldn.data.problem import Problem
-from openldn.forward_mode import directional
+from openldn.forward_mode import Tape, directional
 from openldn.losses import pair_loss
 from openldn.nets.classifier import Classifier, statistics_frozen
 from openldn.nets.similarity import PairSimilarity
@@ -56,22 +56,27 @@ def by_double_backward(made: Discover, seen: Batch, attach: bool) -> list[torch.
     """The textbook way: the step as a graph, differentiated whole."""
     network, similarity = copy.deepcopy(made.network), made.similarity
     theta = dict(network.named_parameters())
-    x, y = torch.cat([*seen.x, *seen.u]), seen.y
-    z, logits = functional_call(network, theta, (x,))
+    (x,), (weak, strong), y = seen.x, seen.u, seen.y
+    # rows that share their batch statistics
+    together = made.settings.strong == "together"
+    groups = [torch.cat([x, weak, strong])] if together else [torch.cat([x, weak]), strong]
+    passed = [functional_call(network, theta, (group,)) for group in groups]
+    z, logits = (torch.cat([outputs[k] for outputs in passed]) for k in (0, 1))
     terms, n = made.losses(z, logits, y, attach), len(y) + len(seen.rows)
     terms["pair"] = pair_loss(logits[:n].softmax(dim=1), similarity(z[:n] if attach else z[:n].detach()))
     loss = sum(terms.values())
     slopes = torch.autograd.grad(loss, [*theta.values()], create_graph=True)
     ahead = {n: p - made.settings.alpha * g for (n, p), g in zip(theta.items(), slopes, strict=True)}
-    _, logits = functional_call(network, ahead, (x,))
+    _, logits = functional_call(network, ahead, (groups[0] if together else x,))
     outer = F.cross_entropy(logits[: len(y)], y)
     return [*torch.autograd.grad(outer, [*similarity.parameters()])]
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-9)])
 @pytest.mark.parametrize("attach", ["lookahead", "both", "neither"])
-def test_equals_double_backward(dtype: torch.dtype, tolerance: float, attach: str) -> None:
-    made, seen = phase(dtype, attach=attach), batch(dtype)
+@pytest.mark.parametrize("strong", ["together", "apart"])
+def test_equals_double_backward(dtype: torch.dtype, tolerance: float, attach: str, strong: str) -> None:
+    made, seen = phase(dtype, attach=attach, strong=strong), batch(dtype)
     expected = by_double_backward(made, seen, attach != "neither")
     made.step(seen, 0.0)
     for w, g in zip(made.similarity.parameters(), expected, strict=True):
@@ -81,9 +86,11 @@ def test_equals_double_backward(dtype: torch.dtype, tolerance: float, attach: st
         assert float(scale) > 0
 
 
-def test_theta_first_equals_double_backward_at_the_real_step() -> None:
+@pytest.mark.parametrize("strong", ["together", "apart"])
+def test_theta_first_equals_double_backward_at_the_real_step(strong: str) -> None:
     """With plain SGD as the real step, the paper's order is the look-ahead made real."""
-    made, seen = phase(torch.float64, order="theta-first", attach="both"), batch(torch.float64)
+    made = phase(torch.float64, order="theta-first", attach="both", strong=strong)
+    seen = batch(torch.float64)
     expected = by_double_backward(made, seen, attach=True)
     losses = made.step(seen, 0.0)
     sgd = torch.optim.SGD(made.network.parameters(), lr=made.settings.alpha)
@@ -137,10 +144,11 @@ def test_equals_finite_differences() -> None:
 
 
 @pytest.mark.parametrize("order", ["omega-first", "theta-first"])
-def test_batchnorm_statistics_move_once_a_step(order: str) -> None:
-    made, seen = phase(torch.float32, order=order), batch(torch.float32)
+@pytest.mark.parametrize("strong", ["together", "apart"])
+def test_batchnorm_statistics_move_once_a_step(order: str, strong: str) -> None:
+    made, seen = phase(torch.float32, order=order, strong=strong), batch(torch.float32)
     plain = copy.deepcopy(made.network)
-    plain(torch.cat([*seen.x, *seen.u]))
+    plain(torch.cat([*seen.x, *(seen.u if strong == "together" else seen.u[:1])]))
     made.step(seen, 0.0)
     made.after_step(seen, 0.0)
     for name, buffer in made.network.named_buffers():
@@ -196,3 +204,36 @@ def test_forward_mode_equals_torchs_own(body: list[nn.Module]) -> None:
         values, slopes = directional(f, theta, v)
     torch.testing.assert_close(values, u, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(slopes, u_dot, rtol=1e-10, atol=1e-10)
+
+
+def test_a_tape_saves_convolutions_and_changes_nothing() -> None:
+    """Random layers included: the masks of the taped pass are drawn again, and no others disturbed."""
+    torch.manual_seed(4)
+    layers = [nn.Conv2d(3, 4, 3), nn.Dropout(), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 5, 3, bias=False)]
+    network = nn.Sequential(*layers, nn.Dropout2d()).double()
+    x = torch.randn(5, 3, 9, 9, dtype=torch.float64)
+    theta = dict(network.named_parameters())
+    v = {name: torch.randn_like(p) for name, p in theta.items()}
+
+    def f(params):
+        return (functional_call(network, dict(params), (x,)),)
+
+    def after(step):
+        torch.manual_seed(5)
+        return f({name: p.detach() + step * v[name] for name, p in theta.items()})[0]
+
+    with statistics_frozen(network):
+        torch.manual_seed(5)
+        with Tape() as tape:
+            expected = f(theta)[0]
+        assert [y.shape[1] for y in tape.convolved] == [4, 5]
+        state = torch.get_rng_state()
+        (value,), (slope,) = directional(f, theta, v, tape)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert torch.equal(value, expected)
+        torch.testing.assert_close(slope, (after(1e-6) - after(-1e-6)) / 2e-6, rtol=1e-6, atol=1e-6)
+        # without the tape the masks are others
+        assert not torch.equal(directional(f, theta, v)[0][0], expected)
+        # the recorded convolutions are what is used
+        tape.convolved[-1].add_(1.0)
+        assert not torch.equal(directional(f, theta, v, tape)[0][0], expected)

@@ -44,6 +44,8 @@ class Discover:
     """Which update comes first: of the similarity net Ω, on a virtual step, or of the classifier Θ."""
     attach: Attach = "lookahead"
     """Where the pair loss reaches the features through the similarity net."""
+    strong: Literal["together", "apart"] = "together"
+    """Whether strong views pass through the network with the other rows, and share their batch statistics."""
     every: int = 1
     """The similarity net is updated at every so many steps."""
     target: Target = "learned"

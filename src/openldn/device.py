@@ -1,7 +1,9 @@
 """Where the arithmetic happens: the one place that knows which devices there are."""
 
 import ctypes
+import math
 import sys
+import time
 from typing import Literal
 
 import torch
@@ -48,6 +50,16 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(mmap_max, 0)
         mallopt(trim_threshold, 2**31 - 1)
+
+
+def matmul_peak(size: int = 1024, seconds: float = 1.0, dtype: torch.dtype = torch.float32) -> float:
+    """FLOP/s of square matrix products on the CPU, the best of many: what training can at most hope for."""
+    a, best, end = torch.randn(size, size).to(dtype), math.inf, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        started = time.perf_counter()
+        a @ a
+        best = min(best, time.perf_counter() - started)
+    return 2 * size**3 / best
 
 
 def views_on(device: torch.device) -> torch.device:

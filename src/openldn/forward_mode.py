@@ -4,7 +4,9 @@ Torch can do this for any network. For convolutions and batch normalisation, whi
 work, it does more than is needed; the two rules below are exact too, and cheaper (docs/results.md).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -16,13 +18,41 @@ from torch.overrides import TorchFunctionMode
 Params = Mapping[str, Tensor]
 
 
+class Tape(TorchFunctionMode):
+    """Within, an ordinary forward pass that `directional` can go over again without its convolutions.
+
+    Random layers are drawn again as they were: the generator's state is kept too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolved: list[Tensor] = []
+        self.cpu = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is torch.conv2d:
+            self.convolved.append(result.detach())
+        return result
+
+
 @torch.no_grad()
 def directional(
-    f: Callable[[Params], tuple[Tensor, ...]], theta: Params, v: Params
+    f: Callable[[Params], tuple[Tensor, ...]], theta: Params, v: Params, tape: Tape | None = None
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Values u = f(θ) and derivatives u̇ = (∂f/∂θ) v."""
-    # Attention has a forward-mode derivative in its plain form only, which this asks for.
-    with fwd.dual_level(), _Rules(), sdpa_kernel(SDPBackend.MATH):
+    """Values u = f(θ) and derivatives u̇ = (∂f/∂θ) v; `tape`, if given, is of f(θ)."""
+    with ExitStack() as stack:
+        if tape is not None:
+            stack.enter_context(torch.random.fork_rng(devices=range(len(tape.cuda))))
+            torch.set_rng_state(tape.cpu)
+            torch.cuda.set_rng_state_all(tape.cuda)
+        stack.enter_context(fwd.dual_level())
+        stack.enter_context(_Rules(tape))
+        # Attention has a forward-mode derivative in its plain form only, which this asks for.
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         duals = {name: fwd.make_dual(p.detach(), v[name]) for name, p in theta.items()}
         pairs = [fwd.unpack_dual(u) for u in f(duals)]
         primals = tuple(u.primal for u in pairs)
@@ -32,19 +62,29 @@ def directional(
 class _Rules(TorchFunctionMode):
     """Within, convolutions and batch normalisations of dual numbers go by the rules below."""
 
+    def __init__(self, tape: Tape | None):
+        super().__init__()
+        self.convolved: Iterator[Tensor | None] = iter(tape.convolved) if tape else repeat(None)
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if rule := _RULES.get(func):
-            split = [fwd.unpack_dual(a) if isinstance(a, Tensor) else (a, None) for a in args]
-            values, dots = [s[0] for s in split], [s[1] for s in split]
-            if (result := rule(values, dots, kwargs or {})) is not None:
-                return fwd.make_dual(*result)
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func not in (torch.conv2d, torch.batch_norm):
+            return func(*args, **kwargs)
+        split = [fwd.unpack_dual(a) if isinstance(a, Tensor) else (a, None) for a in args]
+        values, dots = [s[0] for s in split], [s[1] for s in split]
+        if func is torch.conv2d:
+            result = _convolution(values, dots, kwargs, next(self.convolved))
+        else:
+            result = _batch_norm(values, dots, kwargs)
+        return func(*args, **kwargs) if result is None else fwd.make_dual(*result)
 
 
-def _convolution(values: list[Any], dots: list[Any], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
-    """Of y = W x + b:  ẏ = W ẋ + Ẇ x + ḃ."""
+def _convolution(
+    values: list[Any], dots: list[Any], kwargs: dict[str, Any], y: Tensor | None
+) -> tuple[Tensor, Tensor] | None:
+    """Of y = W x + b:  ẏ = W ẋ + Ẇ x + ḃ; y may be known already."""
     if kwargs or len(values) < 3:
         return None
     (x, w, b, *how), (x_dot, w_dot, b_dot) = values, dots[:3]
@@ -57,7 +97,8 @@ def _convolution(values: list[Any], dots: list[Any], kwargs: dict[str, Any]) -> 
         return None
     if not terms:
         return None
-    return torch.conv2d(x, w, b, *how), terms[0].add_(terms[1]) if len(terms) == 2 else terms[0]
+    y = torch.conv2d(x, w, b, *how) if y is None else y
+    return y, terms[0].add_(terms[1]) if len(terms) == 2 else terms[0]
 
 
 def _batch_norm(values: list[Any], dots: list[Any], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
@@ -75,9 +116,3 @@ def _batch_norm(values: list[Any], dots: list[Any], kwargs: dict[str, Any]) -> t
     shape = (1, -1, *(1,) * (x.ndim - 2))  # γ̇ x̂ + β̇ = a x + b for each channel
     a, b = gamma_dot * r, beta_dot - gamma_dot * r * mu
     return y, y_dot.addcmul_(x, a.to(x.dtype).view(shape)).add_(b.to(x.dtype).view(shape))
-
-
-_RULES: dict[Any, Callable[..., tuple[Tensor, Tensor] | None]] = {
-    torch.conv2d: _convolution,
-    torch.batch_norm: _batch_norm,
-}

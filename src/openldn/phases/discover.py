@@ -10,6 +10,7 @@ cross-entropy of labelled images, a bi-level problem whose gradient `bilevel` gi
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from openldn import config
 from openldn.bilevel import hypergradient
 from openldn.data.batches import Batch
 from openldn.data.problem import Problem
-from openldn.forward_mode import Params
+from openldn.forward_mode import Params, Tape
 from openldn.losses import (
     cosine,
     entropy_loss,
@@ -115,10 +116,10 @@ class Discover:
 
     def step(self, batch: Batch, progress: float) -> Mapping[str, Tensor]:
         """L_nov on one batch; with the order `omega-first`, after the similarity net has been improved."""
-        x, y = torch.cat([*batch.x, *batch.u]), batch.y
-        z, logits = self.network(x)  # the one pass that moves BatchNorm's running statistics
-        self._seen["y"] = y
+        y = batch.y
         due = self._bilevel and self._turn(progress)
+        z, logits, tape = self.forward(batch, due)
+        self._seen["y"] = y
         if due and self.settings.order == "omega-first":
             # look ahead        θ' = θ − α ∇ L_nov(θ, Ω)
             theta = self.theta()
@@ -130,21 +131,42 @@ class Discover:
                 name: p.detach() - self.settings.alpha * g
                 for (name, p), g in zip(theta.items(), slopes, strict=True)
             }
-            self.improve_similarity(x, y, theta, ahead)
+            self.improve_similarity(batch, theta, ahead, tape)
         elif due:
-            self._before = {name: p.detach().clone() for name, p in self.theta().items()}
+            self._before = {name: p.detach().clone() for name, p in self.theta().items()}, tape
         return self.losses(z, logits, y, self.settings.attach == "both")
+
+    def forward(self, batch: Batch, due: bool) -> tuple[Tensor, Tensor, Tape | None]:
+        """Features z and logits of labelled, weak and strong rows; a tape of the pass that pairs come from.
+
+        The one pass that moves BatchNorm's running statistics is that of the labelled and weak rows. Where
+        strong views pass apart, they are normalised by statistics of their own.
+        """
+        tape = Tape() if due else None
+        with tape or nullcontext():
+            z, logits = self.network(torch.cat(self.rows(batch)))
+        if self.settings.strong == "apart":
+            with statistics_frozen(self.network):
+                z_strong, strong = self.network(batch.u[1])
+            z, logits = torch.cat([z, z_strong]), torch.cat([logits, strong])
+        return z, logits, tape
+
+    def rows(self, batch: Batch) -> tuple[Tensor, ...]:
+        """What passes through the network together."""
+        return (*batch.x, *batch.u) if self.settings.strong == "together" else (*batch.x, batch.u[0])
 
     def after_step(self, batch: Batch, progress: float) -> None:
         """With the order `theta-first`: Ω learns from where the real step has led."""
         if self._bilevel and self._turn(progress) and self.settings.order == "theta-first":
-            x = torch.cat([*batch.x, *batch.u])
             now = {name: p.detach() for name, p in self.theta().items()}
-            self.improve_similarity(x, batch.y, self._before, now)
+            before, tape = self._before
+            del self._before
+            self.improve_similarity(batch, before, now, tape)
 
-    def improve_similarity(self, x: Tensor, y: Tensor, theta: Params, ahead: Params) -> None:
-        """Ω ← Ω − α_Ω ∇_Ω L_ce^l(θ'(Ω)), where θ' = `ahead` came from θ = `theta`."""
-        l, n = len(y), (len(x) + len(y)) // 2  # noqa: E741
+    def improve_similarity(self, batch: Batch, theta: Params, ahead: Params, tape: Tape | None) -> None:
+        """Ω ← Ω − α_Ω ∇_Ω L_ce^l(θ'(Ω)), where θ' = `ahead` came from θ = `theta`, where `tape` was made."""
+        x, y = torch.cat(self.rows(batch)), batch.y
+        l, n = len(y), len(y) + len(batch.rows)  # noqa: E741
         attach = self.settings.attach != "neither"
 
         def z_and_p(params: Params) -> tuple[Tensor, Tensor]:
@@ -155,15 +177,16 @@ class Discover:
             return pair_loss(p, self.similarity(z if attach else z.detach()))
 
         with statistics_frozen(self.network):
-            # The labelled images alone are judged, but all pass together, as in the step itself:
-            # BatchNorm would otherwise see other statistics.
+            # The labelled images alone are judged. Where all rows share their batch statistics they pass
+            # together here too; else the labelled ones pass alone, at a fraction of the cost.
+            judged = x if self.settings.strong == "together" else x[:l]
             ahead = {name: p.requires_grad_() for name, p in ahead.items()}
-            _, logits = functional_call(self.network, ahead, (x,))
+            _, logits = functional_call(self.network, ahead, (judged,))
             outer = F.cross_entropy(logits[:l], y)
             slopes = torch.autograd.grad(outer, [*ahead.values()], materialize_grads=True)
             v = dict(zip(ahead, slopes, strict=True))
             omega = [*self.similarity.parameters()]
-            slopes = hypergradient(z_and_p, inner, theta, v, omega, self.settings.alpha)
+            slopes = hypergradient(z_and_p, inner, theta, v, omega, self.settings.alpha, tape)
         for w, g in zip(omega, slopes, strict=True):
             w.grad = g
         self._seen["omega_gradient"] = torch.stack([g.norm() for g in slopes]).norm()
