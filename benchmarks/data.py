@@ -48,9 +48,9 @@ def feeding(n_steps: int = 32) -> None:
         batch = batches[i]
         fed = time.perf_counter()
         losses = phase.step(batch, (4 * i + 1) / phase.steps)  # a plain step: the similarity net has no turn
-        phase.optimiser.zero_grad(set_to_none=True)
+        phase.optimiser.zero_grad()
         torch.stack([*losses.values()]).sum().backward()
-        phase.optimiser.step()
+        phase.optimiser.step(1e-3)
         feed.append(fed - started)
         learn.append(time.perf_counter() - fed)
     fed, learned = statistics.mean(feed), statistics.mean(learn)  # batches come in groups of 16

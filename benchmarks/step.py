@@ -57,9 +57,9 @@ def made(network: str, n: int, kind: str) -> Callable[[], None]:
             double_backward(phase, batch)
         progress = 1 / phase.steps if not due else 0.0  # the first step is always due
         losses = phase.step(batch, progress)
-        phase.optimiser.zero_grad(set_to_none=True)
+        phase.optimiser.zero_grad()
         torch.stack([*losses.values()]).sum().backward()
-        phase.optimiser.step()
+        phase.optimiser.step(1e-3)
         phase.after_step(batch, progress)
 
     return step
@@ -81,7 +81,7 @@ def double_backward(phase: Discover, batch: Batch) -> None:
         found = torch.autograd.grad(outer, [*similarity.parameters()])
     for w, g in zip(similarity.parameters(), found, strict=True):
         w.grad = g
-    phase.similarity_optimiser.step()
+    phase.similarity_optimiser.step(1e-4)
 
 
 def memory(network: str, n: int, kind: str) -> float:

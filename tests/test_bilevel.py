@@ -17,6 +17,7 @@ from openldn.forward_mode import Tape, directional
 from openldn.losses import pair_loss
 from openldn.nets.classifier import Classifier, statistics_frozen
 from openldn.nets.similarity import PairSimilarity
+from openldn.optimisers import Adam
 from openldn.phases.discover import Discover
 
 
@@ -41,7 +42,7 @@ def phase(dtype: torch.dtype, **settings: object) -> Discover:
     problem = Problem(images, labels, tuple(map(str, range(40))), (0, 1), n_novel=2)
     network = Classifier(convnet(), 4, torch.zeros(1), torch.ones(1), 8).to(dtype)
     made = Discover(problem, network, replace(PRESETS["paper"].discover, **settings))
-    made.similarity.to(dtype)
+    made.similarity_optimiser = Adam([*made.similarity.to(dtype).parameters()])
     return made
 
 

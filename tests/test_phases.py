@@ -132,7 +132,7 @@ def test_state_survives_the_round_trip(method: str, tmp_path: Path) -> None:
             losses = phase.step(seen, progress)
             phase.optimiser.zero_grad()
             torch.stack([*losses.values()]).sum().backward()
-            phase.optimiser.step()
+            phase.optimiser.step(0.01)
             phase.after_step(seen, progress)
         if isinstance(phase, ClosedWorld):
             with pytest.warns(OpenLDNWarning):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from openldn.errors import UserError
+from openldn.optimisers import Muon
 from openldn.run import Run, read_tensors, write_csv, write_json
 
 
@@ -37,17 +38,18 @@ def test_a_tree_of_state_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_an_optimisers_state_comes_back(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", {}, {})
-    w = torch.nn.Parameter(torch.randn(3))
-    one = torch.optim.Adam([w])
-    w.square().sum().backward()
-    one.step()
+    layers = [torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2)) for _ in range(2)]
+    one, two = (Muon(layer) for layer in layers)
+    layers[0](torch.randn(2, 1, 4, 4)).square().sum().backward()
+    one.step(0.1)
     run.save_state("a", {"optimiser": one.state_dict()})
-    two = torch.optim.Adam([torch.nn.Parameter(torch.zeros(3))])
     loaded = run.load_state("a")
     assert loaded is not None
     two.load_state_dict(loaded["optimiser"])
-    assert torch.equal(two.state_dict()["state"][0]["exp_avg"], one.state_dict()["state"][0]["exp_avg"])
-    assert two.param_groups[0]["betas"] == [0.9, 0.999]
+    assert two.rest.steps == 1
+    for a, b in zip([*one.b, *one.rest.m, *one.rest.v], [*two.b, *two.rest.m, *two.rest.v], strict=True):
+        assert float(a.norm()) > 0
+        assert torch.equal(a, b)
 
 
 def test_what_cannot_be_kept_is_refused_and_the_old_state_stays(tmp_path: Path) -> None:

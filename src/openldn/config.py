@@ -8,6 +8,7 @@ Target = Literal["learned", "soft-cosine", "hard-cosine", "nearest", "apart"]
 Order = Literal["omega-first", "theta-first"]
 Attach = Literal["both", "lookahead", "neither"]
 Schedule = Literal["constant", "decay"]
+Optimiser = Literal["adam", "muon"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,8 @@ class Discover:
     """Half of a batch labelled, or as many as there are among all images."""
     lr: float
     schedule: Schedule
+    optimiser: Optimiser = "adam"
+    """Who makes the steps; muon is for networks with a normalisation after each convolution."""
     similarity_lr: float
     alpha: float
     """Step size of the look-ahead."""
@@ -67,6 +70,7 @@ class ClosedWorld:
     """Labelled images a step, and as many unlabelled ones."""
     lr: float
     schedule: Schedule
+    optimiser: Optimiser = "adam"
     decay: float = 0.02
     """Weights shrink by this times the learning rate at each step."""
     ema_steps: int = 1000

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from openldn.data.batches import Batch, Batches
 from openldn.data.problem import Problem
 from openldn.errors import Diverged, UserError
+from openldn.optimisers import Optimiser
 from openldn.run import Run
 
 Evaluation = dict[str, Any]
@@ -34,7 +35,7 @@ class Phase(Protocol):
     n_unlabelled: int
     steps: int  # of the whole phase
     epoch: int  # steps of an epoch
-    optimiser: torch.optim.Optimizer
+    optimiser: Optimiser
 
     @property
     def model(self) -> nn.Module:
@@ -137,12 +138,10 @@ def train(
             torch.manual_seed(mixed_seed(seed, number, step + 1))
             batch = batches[i]
 
-            for group in phase.optimiser.param_groups:
-                group["lr"] = phase.learning_rate(progress)
             losses = phase.step(batch, progress)
-            phase.optimiser.zero_grad(set_to_none=True)
+            phase.optimiser.zero_grad()
             torch.stack([*losses.values()]).sum().backward()
-            phase.optimiser.step()
+            phase.optimiser.step(phase.learning_rate(progress))
             phase.after_step(batch, progress)
             step += 1
             readings.add(step, losses)

@@ -17,6 +17,7 @@ from openldn.data.pixels import Part
 from openldn.data.problem import Problem
 from openldn.nets.classifier import Classifier, infer
 from openldn.nets.ema import MovingAverage
+from openldn.optimisers import optimiser
 from openldn.phases.schedule import learning_rate, steps_for
 from openldn.pseudo import most_confident, warn_of_empty
 
@@ -45,7 +46,7 @@ class ClosedWorld:
         self.original = self.problem = problem
         self.network, self.settings, self.method = network, settings, method
         self.name, self.unlabelled_views = method.name, method.unlabelled_views
-        self.optimiser: torch.optim.Optimizer = torch.optim.Adam(network.parameters(), lr=settings.lr)
+        self.optimiser = optimiser(settings.optimiser, network)
         self.n_labelled = self.n_unlabelled = settings.batch
         _, self.steps = steps_for(settings.length, len(problem.unlabelled), settings.batch)
         # An epoch ends where pseudo-labels are made anew.

@@ -34,6 +34,7 @@ from openldn.losses import (
 from openldn.metrics import pair_auc
 from openldn.nets.classifier import Classifier, statistics_frozen
 from openldn.nets.similarity import PairSimilarity
+from openldn.optimisers import Adam, optimiser
 from openldn.phases.schedule import learning_rate, steps_for
 
 
@@ -56,8 +57,8 @@ class Discover:
     def __init__(self, problem: Problem, network: Classifier, settings: config.Discover):
         self.problem, self.network, self.settings = problem, network, settings
         self.similarity = PairSimilarity(network.head.in_features).to(network.head.weight.device)
-        self.optimiser: torch.optim.Optimizer = torch.optim.Adam(network.parameters(), lr=settings.lr)
-        self.similarity_optimiser = torch.optim.Adam(self.similarity.parameters(), lr=settings.similarity_lr)
+        self.optimiser = optimiser(settings.optimiser, network)
+        self.similarity_optimiser = Adam([*self.similarity.parameters()])
         self.n_labelled, self.n_unlabelled = composition(problem, settings)
         self.epoch, self.steps = steps_for(settings.length, len(problem.unlabelled), self.n_unlabelled)
         self._seen: dict[str, Tensor] = {}
@@ -190,7 +191,7 @@ class Discover:
         for w, g in zip(omega, slopes, strict=True):
             w.grad = g
         self._seen["omega_gradient"] = torch.stack([g.norm() for g in slopes]).norm()
-        self.similarity_optimiser.step()
+        self.similarity_optimiser.step(self.settings.similarity_lr)
 
     # --------------------------------------------------------------------------------- the frame
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -11,6 +10,7 @@ from openldn import config
 from openldn.data.batches import Batch
 from openldn.data.problem import Problem
 from openldn.nets.classifier import Classifier
+from openldn.optimisers import optimiser
 from openldn.phases.discover import composition
 from openldn.phases.schedule import learning_rate, steps_for
 
@@ -24,7 +24,7 @@ class Supervised:
 
     def __init__(self, problem: Problem, network: Classifier, settings: config.Discover):
         self.problem, self.network, self.settings = problem, network, settings
-        self.optimiser: torch.optim.Optimizer = torch.optim.Adam(network.parameters(), lr=settings.lr)
+        self.optimiser = optimiser(settings.optimiser, network)
         self.n_labelled, self.n_unlabelled = settings.batch, 0
         _, n_unlabelled = composition(problem, settings)
         self.epoch, self.steps = steps_for(settings.length, len(problem.unlabelled), n_unlabelled)

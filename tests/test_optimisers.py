@@ -1,0 +1,76 @@
+"""Steps against torch's own Adam, and against singular values found the plain way."""
+
+import pytest
+import torch
+from torch import nn
+
+from openldn.optimisers import Adam, Muon, orthogonal
+
+
+def test_adam_is_torchs() -> None:
+    torch.manual_seed(0)
+    ours, theirs = ([nn.Parameter(torch.ones(4, 3)), nn.Parameter(torch.zeros(5))] for _ in range(2))
+    one, two = Adam(ours), torch.optim.Adam(theirs)
+    for step in range(20):
+        lr = 0.1 / (step + 1)
+        two.param_groups[0]["lr"] = lr
+        for a, b in zip(ours, theirs, strict=True):
+            a.grad = torch.randn_like(a)
+            b.grad = a.grad.clone()
+        one.step(lr)
+        two.step()
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_what_has_no_gradient_or_is_frozen_stays() -> None:
+    free, frozen, unused = (nn.Parameter(torch.ones(2), requires_grad=k != 1) for k in range(3))
+    optimiser = Adam([free, frozen, unused])
+    free.grad = torch.ones(2)
+    optimiser.step(0.1)
+    assert bool((free < 1).all())
+    assert bool((frozen == 1).all())
+    assert bool((unused == 1).all())
+    optimiser.zero_grad()
+    assert free.grad is None
+    optimiser.step(0.1)  # nothing to do is no error
+
+
+@pytest.mark.parametrize("shape", [(8, 20), (20, 8), (6, 6), (1, 9)])
+def test_orthogonal_keeps_directions_and_evens_out_sizes(shape: tuple[int, int]) -> None:
+    torch.manual_seed(1)
+    u, s, vt = torch.linalg.svd(torch.randn(shape, dtype=torch.float64), full_matrices=False)
+    s = torch.linspace(1, 0.2, len(s), dtype=torch.float64)
+    made = orthogonal(u @ torch.diag(s) @ vt, steps=5)
+    sizes = u.T @ made @ vt.T  # diagonal, if the directions are the same
+    torch.testing.assert_close(sizes, torch.diag(sizes.diagonal()), rtol=0, atol=1e-9)
+    assert bool(((sizes.diagonal() > 0.6) & (sizes.diagonal() < 1.3)).all())
+    assert not orthogonal(torch.zeros(shape)).isnan().any()
+
+
+def test_muon_brings_filters_to_one_norm_and_leaves_the_rest_to_adam() -> None:
+    torch.manual_seed(2)
+    made = nn.Sequential(nn.Conv2d(2, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(32, 3))
+    frozen = nn.Conv2d(3, 2, 1).requires_grad_(False)
+    network = nn.Sequential(frozen, *made)
+    optimiser = Muon(network)
+    assert [w.shape for w in optimiser.filters] == [(8, 2, 3, 3)]
+    assert [p.ndim for p in optimiser.rest.params] == [1, 1, 2, 1]
+    before = {name: p.detach().clone() for name, p in network.named_parameters()}
+    network(torch.randn(4, 3, 4, 4)).square().sum().backward()
+    grad = network[1].weight.grad.clone()
+    optimiser.step(0.001)
+    w = before["1.weight"]
+    expected = w * (8**0.5 / w.norm()) - 0.06 * orthogonal(1.6 * grad.flatten(1)).view_as(w)
+    torch.testing.assert_close(network[1].weight, expected)
+    for name, p in network.named_parameters():
+        assert torch.equal(p, before[name]) == name.startswith("0."), name
+
+
+def test_muon_follows_momentum() -> None:
+    network = nn.Conv2d(1, 2, 2, bias=False)
+    optimiser = Muon(network, momentum=0.5)
+    for grad in (torch.full((2, 1, 2, 2), 1.0), torch.full((2, 1, 2, 2), 3.0)):
+        network.weight.grad = grad
+        optimiser.step(0.0)
+    assert bool((optimiser.b[0] == 3.5).all())
