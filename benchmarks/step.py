@@ -29,8 +29,7 @@ from openldn.nets.classifier import statistics_frozen
 from openldn.phases.discover import Discover
 from openldn.pipeline import new_network
 
-FAST = replace(PRESETS["fast"].discover, strong="apart", order="theta-first", every=8)
-PAPER = PRESETS["paper"].discover
+FAST, PAPER = PRESETS["fast"].discover, PRESETS["paper"].discover
 KINDS = {  # settings of stage 1, and whether Ω has its turn
     "plain": (FAST, False),
     "exact (fast)": (FAST, True),

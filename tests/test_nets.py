@@ -67,7 +67,7 @@ def test_backbones_give_features(name: str, size: int, channels: int) -> None:
         z = backbone(torch.rand(2, channels, size, size))
     assert z.shape == (2, backbone.out_features)
     assert (
-        backbone.out_features == {"small": 64 if size < 16 else 256, "resnet18": 512, "resnet50": 2048}[name]
+        backbone.out_features == {"small": 64 if size < 16 else 128, "resnet18": 512, "resnet50": 2048}[name]
     )
     assert bool(z.isfinite().all())
     assert not torch.equal(z[0], z[1])
@@ -106,10 +106,29 @@ def multiply_adds(backbone: nn.Module, size: int) -> int:
 
 def test_the_small_net_is_as_cheap_as_it_says() -> None:
     small = multiply_adds(SmallNet(3, 32), 32)
-    assert round(small / 1e6) == 86
-    assert round(multiply_adds(build("resnet18", 3, 32), 32) / small, 1) == 6.5
+    assert round(small / 1e6) == 33
+    assert round(multiply_adds(build("resnet18", 3, 32), 32) / small) == 17
     for size, n in [(8, 5), (15, 5), (16, 7), (32, 7)]:
         assert sum(isinstance(m, nn.Conv2d) for m in SmallNet(3, size).modules()) == n
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_small_net_begins_by_whitening_patches(channels: int) -> None:
+    """Of the images it has looked at: its first half of filters gives uncorrelated values of one size."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.nn.functional.interpolate(torch.randn(200, channels, 8, 8, generator=g), 16, mode="bilinear")
+    net = SmallNet(channels, 16)
+    net.look_at(x, eps=0.0)
+    values = net.whiten(x)
+    first, second = values.chunk(2, dim=1)
+    torch.testing.assert_close(first, -second)
+    rows = first.double().transpose(0, 1).flatten(1)
+    torch.testing.assert_close(
+        rows @ rows.T / rows.shape[1], torch.eye(len(rows)).double(), rtol=0, atol=2e-3
+    )
+    assert not net.whiten.weight.requires_grad
+    net.look_at(torch.zeros(5, channels, 16, 16))  # images that are all alike
+    assert bool(net.whiten.weight.isfinite().all())
 
 
 @pytest.mark.parametrize("block", [Basic, Bottleneck])

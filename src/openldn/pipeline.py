@@ -88,8 +88,13 @@ def start(
     check(options)
     problem.check()
     settings = settings or decide(options, stages=len(recipe(options.method).phases))
-    if backbone is not None:
-        settings = replace(settings, backbone="custom")
+    if backbone is not None:  # one of which we do not know whether its convolutions are normalised
+        settings = replace(
+            settings,
+            backbone="custom",
+            discover=replace(settings.discover, optimiser="adam"),
+            closed_world=replace(settings.closed_world, optimiser="adam"),
+        )
     config = {
         "openldn": openldn.__version__,
         "torch": torch.__version__,

@@ -25,27 +25,39 @@ def build(name: str, channels: int, size: int) -> nn.Module:
 
 
 class SmallNet(nn.Module):
-    """Seven 3x3 convolutions (five, and half as wide, below 16 pixels), for tiny images on a CPU.
+    """Fixed filters that whiten patches of 2x2 pixels, then blocks of two 3x3 convolutions; for tiny images.
 
-    At 32 pixels a forward pass is 86 million multiply-adds; ResNet-18 has 6.5 times as many.
+    It follows Jordan's networks for CIFAR-10 (2024) in what makes them learn fast: the whitening, pooling
+    before normalising, convolutions that begin as the identity. Three blocks, two below 16 pixels. At 32
+    pixels a forward pass is 33 million multiply-adds; ResNet-18 has 17 times as many.
     """
 
     def __init__(self, channels: int, size: int):
         super().__init__()
-        stages, width = (2, 16) if size < 16 else (3, 32)
-        layers = [_conv_bn_relu(channels, width)]
-        for _ in range(stages):
-            layers += [
-                _conv_bn_relu(width, 2 * width),
-                nn.MaxPool2d(2),
-                _conv_bn_relu(2 * width, 2 * width),
-            ]
-            width *= 2
-        self.layers = nn.Sequential(*layers)
-        self.out_features = width
+        self.whiten = nn.Conv2d(channels, 2 * 4 * channels, kernel_size=2)
+        self.whiten.weight.requires_grad_(False)
+        widths = (32, 64) if size < 16 else (32, 128, 128)
+        blocks = list[nn.Module]()
+        for width_in, width in zip((self.whiten.out_channels, *widths), widths, strict=False):
+            blocks += [_identity(width_in, width), nn.MaxPool2d(2), nn.BatchNorm2d(width), nn.ReLU()]
+            blocks += [_identity(width, width), nn.BatchNorm2d(width), nn.ReLU()]
+        self.layers = nn.Sequential(nn.ReLU(), *blocks)
+        self.out_features = widths[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.mean(self.layers(x), dim=(2, 3))
+        return torch.mean(self.layers(self.whiten(x)), dim=(2, 3))
+
+    @torch.no_grad()
+    def look_at(self, x: Tensor, eps: float = 5e-4) -> None:
+        """Sets the whitening filters by some images: principal directions of their patches, and negatives.
+
+        Each direction is divided by its spread, so that all patterns weigh the same.
+        """
+        patches = nn.functional.unfold(x.double(), 2).transpose(1, 2).flatten(0, 1)  # (n, 4c)
+        variance, directions = torch.linalg.eigh(patches.T @ patches / len(patches))
+        filters = (directions / (variance.clamp_min(0) + eps).sqrt()).T
+        self.whiten.weight.copy_(torch.cat([filters, -filters]).view_as(self.whiten.weight))
+        nn.init.zeros_(self.whiten.bias)  # type: ignore[arg-type]
 
 
 class ResNet(nn.Module):
@@ -118,6 +130,13 @@ def _conv_bn_relu(width_in: int, width: int, *, kernel: int = 3, stride: int = 1
         nn.BatchNorm2d(width),
         nn.ReLU(),
     )
+
+
+def _identity(width_in: int, width: int) -> nn.Module:
+    """A 3x3 convolution whose first filters pass their channel on as it is."""
+    made = nn.Conv2d(width_in, width, 3, padding=1, bias=False)
+    nn.init.dirac_(made.weight.detach()[:width_in])
+    return made
 
 
 def _shortcut(width_in: int, width: int, stride: int) -> nn.Module:

@@ -1,0 +1,180 @@
+"""OpenLDN on CIFAR-10 against the clock: the paper's split, the fast preset, stage by stage.
+
+    python benchmarks/cifar10.py --data-dir DIR [--seeds 3] [--out runs/benchmark-cifar10]
+
+Half of the classes known; half of their images labelled (every seed) and a tenth (seed 0); and the ceiling,
+the same network trained by all labels for as long. Test images, last step. Every run is kept and goes on
+where it was stopped; what is finished is not run again. Writes curve.svg, accuracy against minutes.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from digits import spread
+from rich.console import Console
+from rich.table import Table
+from torch.utils.flop_counter import FlopCounterMode
+
+from openldn import metrics, pipeline
+from openldn.config import PRESETS
+from openldn.data import sources
+from openldn.data.batches import Batches
+from openldn.data.problem import Problem
+from openldn.device import keep_freed_memory, matmul_peak, pick
+from openldn.model import new_network
+from openldn.nets.classifier import infer
+from openldn.optimisers import optimiser
+from openldn.phases.schedule import learning_rate
+from openldn.run import Run
+
+Log = list[dict[str, Any]]
+KEYS = ("known", "novel", "all")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--data-dir")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--epochs", type=float, help="passes over the unlabelled images (default: the preset's)"
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmark-cifar10"))
+    args = parser.parse_args()
+    keep_freed_memory()  # as the command line does
+    jobs = [(0.5, seed) for seed in range(args.seeds)] + [(0.1, 0)]
+    curves: dict[str, list[Log]] = {}
+    for share, seed in jobs:
+        lines = run(args.out / f"{share:.0%}-{seed}", share, seed, args.data_dir, args.epochs)
+        curves.setdefault(f"{share:.0%} labelled", []).append(lines)
+        Console(width=110).print(table(curves))
+    seconds = total(curves["50% labelled"][0])
+    print(f"all labels, the same network, {seconds / 60:.0f} minutes: ", end="", flush=True)
+    print(f"{ceiling(args.out / 'ceiling.json', args.data_dir, seconds):.1f} % of the test images")
+    (args.out / "curve.svg").write_text(picture(curves))
+
+
+def run(path: Path, labelled: float, seed: int, data_dir: str | None, epochs: float | None) -> Log:
+    """The log of one run, from the first step to the final evaluation."""
+    if path.exists():
+        made = pipeline.resume(path)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = pipeline.train(
+            "cifar10", out=path, data_dir=data_dir, seed=seed, labelled=labelled, epochs=epochs
+        )
+    lines, before, last = [], 0.0, 0.0
+    for line in Run.open(made.path).metrics():  # seconds count from the start of a phase
+        if line["seconds"] < last and line["phase"] != "final":
+            before += last
+        last = line["seconds"]
+        lines.append({**line, "at": before + last})
+    return lines
+
+
+def total(lines: Log) -> float:
+    """Seconds of training, evaluations included."""
+    return max(line["at"] for line in lines)
+
+
+def evaluations(lines: Log) -> list[tuple[str, float, dict[str, float]]]:
+    """Phase, seconds and headline figures of each evaluation."""
+    return [(line["phase"], line["at"], metrics.headline(line)) for line in lines if "protocols" in line]
+
+
+def table(curves: dict[str, list[Log]]) -> Table:
+    shown = Table(
+        "labels", "stage", *KEYS, "minutes since the start", title="CIFAR-10, test images, last step"
+    )
+    for name, runs in curves.items():
+        for stage in dict.fromkeys(phase for phase, _, _ in evaluations(runs[0]) if phase != "final"):
+            ends = [[e for e in evaluations(lines) if e[0] == stage][-1] for lines in runs]
+            cells = [spread([figures[key] for _, _, figures in ends]) for key in KEYS]
+            shown.add_row(name, stage, *cells, spread([at / 60 for _, at, _ in ends]))
+    return shown
+
+
+def ceiling(file: Path, data_dir: str | None, seconds: float) -> float:
+    """Test accuracy of the fast preset's network, trained by all labels for so many seconds."""
+    if file.exists():
+        return float(json.loads(file.read_text()))
+    given = sources.read_named("cifar10", data_dir)
+    problem = Problem(
+        given.images,
+        torch.from_numpy(given.labels),
+        tuple(map(str, range(len(given.labels)))),
+        given.classes,
+        n_novel=0,
+    )
+    settings = PRESETS["fast"].closed_world
+    network = new_network(problem, PRESETS["fast"].backbone, 10, pick("cpu"))
+    steps = optimiser(settings.optimiser, network)
+    batches = Batches(
+        problem,
+        n_labelled=250,
+        n_unlabelled=0,
+        labelled_views=("weak",),
+        unlabelled_views=(),
+        seed=(0, 1, 0),
+        device=pick("cpu"),
+    )
+    started, i, progress, flop, share = time.monotonic(), 0, 0.0, 0, 0.0
+    while progress < 1:
+        batch = batches[i]
+        with FlopCounterMode(display=False) if i == 0 else torch.enable_grad() as counted:
+            F.cross_entropy(network(batch.x[0]).logits, batch.y, label_smoothing=0.1).backward()
+        flop = counted.get_total_flops() if i == 0 else flop
+        steps.step(learning_rate(settings.lr, "decay", progress))
+        steps.zero_grad()
+        i, progress = i + 1, (time.monotonic() - started) / seconds
+        share = i * flop / (time.monotonic() - started)
+    right = infer(network, given.test_images).logits.argmax(1).numpy() == given.test_labels
+    print(f"{100 * share / matmul_peak():.0f} % of the machine's matmul peak; ", end="", flush=True)
+    file.write_text(json.dumps(100 * float(right.mean())))
+    return 100 * float(right.mean())
+
+
+def picture(curves: dict[str, list[Log]], width: int = 640, height: int = 360) -> str:
+    """Accuracy on test images against minutes, a line for each run and figure."""
+    longest = max(total(lines) for runs in curves.values() for lines in runs)
+    colour = {"known": "#1b6ca8", "novel": "#d1495b", "all": "#333333"}
+
+    def x(at: float) -> float:
+        return 50 + at / longest * (width - 70)
+
+    def y(percent: float) -> float:
+        return height - 40 - percent / 100 * (height - 60)
+
+    drawn = [
+        f'<line x1="50" x2="{width - 20}" y1="{y(p)}" y2="{y(p)}" stroke="#ddd"/>'
+        f'<text x="44" y="{y(p) + 4}" text-anchor="end">{p}</text>'
+        for p in range(0, 101, 20)
+    ]
+    for dash, runs in zip(("", "4 3"), curves.values(), strict=False):
+        for lines in runs:
+            for key in KEYS:
+                points = " ".join(f"{x(at):.1f},{y(f[key]):.1f}" for _, at, f in evaluations(lines))
+                drawn.append(
+                    f'<polyline points="{points}" fill="none" stroke="{colour[key]}" '
+                    f'stroke-dasharray="{dash}"/>'
+                )
+    for k, key in enumerate(KEYS):
+        drawn.append(f'<text x="{60 + 70 * k}" y="16" fill="{colour[key]}">{key}</text>')
+    drawn.append(
+        f'<text x="{width - 20}" y="{height - 12}" text-anchor="end">{longest / 60:.0f} minutes</text>'
+    )
+    drawn.append(
+        f'<text x="{60 + 70 * 3}" y="16">lines: 50 % labelled, dashes: 10 %; test images, percent</text>'
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+        f'font-size="12">{"".join(drawn)}</svg>\n'
+    )
+
+
+if __name__ == "__main__":
+    main()
