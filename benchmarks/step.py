@@ -67,7 +67,7 @@ def made(network: str, n: int, kind: str) -> Callable[[], None]:
 def double_backward(phase: Discover, batch: Batch) -> None:
     """The hypergradient the textbook way: the look-ahead as a graph, differentiated whole."""
     network, similarity, y = phase.network, phase.similarity, batch.y
-    theta = dict(network.named_parameters())
+    theta = phase.theta()
     x, n = torch.cat([*batch.x, *batch.u]), len(y) + len(batch.rows)
     with statistics_frozen(network):
         z, logits = network(x)
