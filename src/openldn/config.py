@@ -130,7 +130,6 @@ PRESETS: dict[str, Preset] = {
             similarity_lr=1e-3,
             alpha=1e-3,
             order="theta-first",
-            strong="apart",
             every=4,
         ),
         closed_world=ClosedWorld(
