@@ -67,12 +67,12 @@ def run(path: Path, labelled: float, seed: int, data_dir: str | None, epochs: fl
         made = pipeline.train(
             "cifar10", out=path, data_dir=data_dir, seed=seed, labelled=labelled, epochs=epochs
         )
-    lines, before, last = [], 0.0, 0.0
-    for line in Run.open(made.path).metrics():  # seconds count from the start of a phase
-        if line["seconds"] < last and line["phase"] != "final":
-            before += last
-        last = line["seconds"]
-        lines.append({**line, "at": before + last})
+    lines: Log = []
+    before = 0.0  # seconds count from the start of a phase; the final evaluation belongs to the last one
+    for line in Run.open(made.path).metrics():
+        if lines and line["phase"] not in (lines[-1]["phase"], "final"):
+            before = lines[-1]["at"]
+        lines.append({**line, "at": before + line["seconds"]})
     return lines
 
 

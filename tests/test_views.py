@@ -19,7 +19,17 @@ from torch import Tensor
 from openldn.data import views as module
 from openldn.data.draws import Draws, keys_of, whole
 from openldn.data.operations import OPS, applied
-from openldn.data.views import RESIZED_ABOVE, crop_boxes, cutout, rand_augment, strong, views, weak
+from openldn.data.views import (
+    RESIZED_ABOVE,
+    _between,
+    _span,
+    crop_boxes,
+    cutout,
+    rand_augment,
+    strong,
+    views,
+    weak,
+)
 
 SIZES = [8, 32, 64]
 LARGE = 112
@@ -520,6 +530,14 @@ def test_cutout_leaves_the_rest_alone() -> None:
     assert bool((made[changed] == 127).all())
     assert bool(changed.flatten(1).any(1).all())
     assert int(changed.any(1).flatten(1).sum(1).max()) <= 17 * 17
+
+
+def test_cutout_by_slices_and_by_mask_are_one() -> None:
+    """A CPU fills slices; other devices get this mask."""
+    images, (x, y) = plenty(50, 40, 3), draws(50).uniform(2)
+    spans = [_between(*_span(40, 16, centre), 40) for centre in (y, x)]
+    hole = torch.from_numpy(spans[0][:, None, :, None] & spans[1][:, None, None, :])
+    assert torch.equal(images.masked_fill(hole, 127), cutout(images, draws(50)))
 
 
 # --------------------------------------------------------------------------------------- all views
