@@ -71,7 +71,10 @@ def side_by_side(a: Callable[[int], object], b: Callable[[int], object], n: int)
 
 
 def photographs(size: int, n: int) -> Tensor:
-    """Random crops of two photographs.  (n, 3, size, size) uint8"""
+    """Random crops of two photographs, in memory as they come: from CIFAR's files or from the store.
+
+    (n, 3, size, size) uint8
+    """
     rng, made = np.random.default_rng(0), []
     wholes = [Image.fromarray(whole) for whole in load_sample_images().images]
     for k in range(n):
@@ -79,7 +82,8 @@ def photographs(size: int, n: int) -> Tensor:
         left, top = int(rng.integers(0, whole.width - width)), int(rng.integers(0, whole.height - width))
         box = (left, top, left + width, top + width)
         made.append(np.asarray(whole.resize((size, size), Image.Resampling.BILINEAR, box)))
-    return torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2).contiguous()
+    images = torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2)
+    return images.contiguous() if size == 32 else images
 
 
 # ------------------------------------------------------------------------------------------- Pillow

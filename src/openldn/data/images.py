@@ -118,11 +118,11 @@ def check_size(size: int) -> int:
 
 def read(path: Path, size: int, channels: int) -> NDArray[np.uint8]:
     """One image, its shorter side brought to `size` and the centre cut out.  uint8 (c, size, size)"""
-    return examine(path, size, channels)[1]
+    return examine(path, size, channels)[1].transpose(2, 0, 1)
 
 
 def examine(path: Path, size: int, channels: int) -> tuple[Header, NDArray[np.uint8]]:
-    """The header of an image and its pixels, as `read` gives them."""
+    """The header of an image and its pixels, which `read` gives channel by channel.  uint8 (size, size, c)"""
     with _opened(path) as image:
         about = _header(image)
         try:
@@ -136,11 +136,11 @@ def examine(path: Path, size: int, channels: int) -> tuple[Header, NDArray[np.ui
             pixels = np.asarray(plain, np.uint8)
         except Exception as e:  # a damaged file can make a decoder raise anything
             raise Unreadable(_reason(e)) from None
-    return about, pixels.reshape(size, size, channels).transpose(2, 0, 1)
+    return about, pixels.reshape(size, size, channels)
 
 
 def fingerprint(pixels: NDArray[np.uint8]) -> bytes:
-    """A few bytes that tell an image from others.  (c, h, w)"""
+    """A few bytes that tell an image from others.  (h, w, c), or these one after the other"""
     return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=PRINT).digest()
 
 
@@ -166,9 +166,9 @@ def headers(paths: Sequence[str]) -> list[Header | str]:
 
 
 def decode(paths: Sequence[str], size: int, channels: int) -> list[bytes | str]:
-    """The pixels of each file, or why there are none."""
+    """The pixels of each file, (size, size, c), or why there are none."""
     with _quiet():
-        return [_or_reason(lambda p: read(p, size, channels).tobytes(), Path(path)) for path in paths]
+        return [_or_reason(lambda p: examine(p, size, channels)[1].tobytes(), Path(path)) for path in paths]
 
 
 def decode_into(
@@ -180,7 +180,7 @@ def decode_into(
     left empty.
     """
     results: list[tuple[Header, bytes] | str] = []
-    pixels = np.zeros((len(paths), channels, size, size), np.uint8)
+    pixels = np.zeros((len(paths), size, size, channels), np.uint8)
     with _quiet():
         for i, path in enumerate(paths):
             try:

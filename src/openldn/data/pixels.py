@@ -1,4 +1,7 @@
-"""Images as rows of uint8 (n, c, h, w) that are asked for by number: in memory, on disk, or in files."""
+"""Images as rows of uint8 (n, c, h, w) that are asked for by number: in memory, on disk, or in files.
+
+What was decoded from files has each pixel's channels together in memory, whatever the shape says.
+"""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -47,17 +50,18 @@ class Stored:
     """Rows of a file of pixels, which is mapped into memory and read as far as it is needed."""
 
     def __init__(self, file: Path, places: NDArray[np.int64], prints: NDArray[np.void], shape: Sequence[int]):
-        each = int(np.prod(shape))
+        c, h, w = shape
+        each = c * h * w
         n_places = file.stat().st_size // each
         pool = torch.from_file(str(file), shared=False, size=n_places * each, dtype=torch.uint8)
-        self._pool, self._places = pool.view(n_places, *shape), torch.from_numpy(places)
+        self._pool, self._places = pool.view(n_places, h, w, c), torch.from_numpy(places)
         self.prints, self.shape = prints, (len(places), *shape)
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        return self._pool[self._places[rows]]
+        return self._pool[self._places[rows]].permute(0, 3, 1, 2)
 
 
 class OnTheFly:
@@ -93,7 +97,8 @@ class OnTheFly:
                     "bring it back, or train anew"
                 )
             made += result
-        return torch.frombuffer(made, dtype=torch.uint8).view(len(rows), *self.shape[1:])
+        c, h, w = self.shape[1:]
+        return torch.frombuffer(made, dtype=torch.uint8).view(len(rows), h, w, c).permute(0, 3, 1, 2)
 
 
 def fingerprints(images: Images) -> NDArray[np.void]:
@@ -103,7 +108,11 @@ def fingerprints(images: Images) -> NDArray[np.void]:
         return prints
     if isinstance(images, Stored | OnTheFly):
         return images.prints
-    made = [image_files.fingerprint(image) for piece in pieces(images) for image in piece.numpy()]
+    made = [
+        image_files.fingerprint(image)
+        for piece in pieces(images)
+        for image in piece.permute(0, 2, 3, 1).numpy()
+    ]
     return np.frombuffer(b"".join(made), PRINT)
 
 

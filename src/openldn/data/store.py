@@ -2,9 +2,10 @@
 
 A store belongs to one folder or list of files. In it, `headers` and SIZExCHANNELS/`index` are tables to
 which records are only ever added, each under a stamp of a file's path, length and time of change: a changed
-file has another stamp and is decoded again. `pixels` holds the images, one after the other. `trusted` says up
-to where the index was on disk together with its pixels; what stands after that (a process was killed, the
-power failed) is compared with its fingerprint before it is believed.
+file has another stamp and is decoded again. `pixels` holds the images, one after the other, each pixel's
+channels together, as decoders deliver them and resizing is fastest with. `trusted` says up to where the index
+was on disk together with its pixels; what stands after that (a process was killed, the power failed) is
+compared with its fingerprint before it is believed.
 
 Files that cannot be read are not recorded: they are tried anew each time.
 """
@@ -36,7 +37,7 @@ from openldn.errors import OpenLDNWarning, UserError
 STAMP = np.dtype("V16")
 HEADER = np.dtype([("stamp", STAMP), ("width", "i4"), ("height", "i4"), ("grey", "?")])
 PIXELS = np.dtype([("stamp", STAMP), ("print", PRINT), ("place", "i8")])
-FORMAT = 1  # raised when decoding changes, so that old stores are not used
+FORMAT = 2  # raised when decoding changes, so that old stores are not used
 MOST_UNREADABLE = 0.1
 SAMPLE = 200  # so many files are looked at before it is worth starting worker processes
 AT_ONCE = 2**23  # bytes of pixels that a worker process makes at a time
@@ -213,7 +214,7 @@ def _believe(table: "_Table", trusted: Path, file: Path, shape: tuple[int, int, 
         pool = torch.from_file(str(file), shared=False, size=n_places * each, dtype=torch.uint8).numpy()
         for i in doubtful.tolist():
             place = int(records["place"][i])
-            image = pool[place * each : (place + 1) * each].reshape(shape)
+            image = pool[place * each : (place + 1) * each]
             fine[i] = image_files.fingerprint(image) == records["print"][i].tobytes()
     if not fine.all() or len(doubtful):
         table.rewrite(records[fine])

@@ -102,15 +102,16 @@ def resized_crop(images: Tensor, draws: Draws, flip: bool) -> Tensor:
     is nothing to antialias. An image at a time, since each has a box of its own.
     """
     h, w = images.shape[2:]
-    made = torch.empty_like(images)
+    made = images.new_empty(images.shape)
     mirrored = (draws.uniform(1) < 0.5) & flip
     boxes = np.concatenate([crop_boxes(draws, h, w), mirrored]).T.tolist()
-    for image, view, (top, left, height, width, mirror) in zip(images, made, boxes, strict=True):
-        box = image[None, :, top : top + height, left : left + width]
-        box = box.flip(3) if mirror else box.contiguous()
+    for k, (top, left, height, width, mirror) in enumerate(boxes):
+        # k : k + 1, as an image taken by its number no longer shows torch that its channels lie together.
+        box = images[k : k + 1, :, top : top + height, left : left + width]
+        box = box.flip(3) if mirror else box
         box = box if box.device.type == "cpu" else box.float()  # a CPU takes bytes as they are
-        new = F.interpolate(box, (h, w), mode="bilinear", antialias=True)[0]
-        view.copy_(new.round() if new.is_floating_point() else new)
+        new = F.interpolate(box, (h, w), mode="bilinear", antialias=True)
+        made[k : k + 1].copy_(new.round() if new.is_floating_point() else new)
     return made
 
 
