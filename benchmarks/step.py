@@ -33,7 +33,7 @@ FAST, PAPER = PRESETS["fast"].discover, PRESETS["paper"].discover
 KINDS = {  # settings of stage 1, and whether Ω has its turn
     "plain": (FAST, False),
     "exact (fast)": (FAST, True),
-    "exact (apart)": (replace(FAST, strong="apart"), True),
+    "exact (all rows)": (replace(FAST, omega_rows="all"), True),
     "exact (paper)": (replace(PAPER, composition="proportional"), True),
     "double backward": (replace(PAPER, composition="proportional"), None),
 }

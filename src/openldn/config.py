@@ -47,8 +47,8 @@ class Discover:
     """Which update comes first: of the similarity net Ω, on a virtual step, or of the classifier Θ."""
     attach: Attach = "lookahead"
     """Where the pair loss reaches the features through the similarity net."""
-    strong: Literal["together", "apart"] = "together"
-    """Whether strong views pass through the network with the other rows, and share their batch statistics."""
+    omega_rows: Literal["all", "few"] = "all"
+    """What the similarity net learns from: all rows of a step, or the labelled ones and as many others."""
     every: int = 1
     """The similarity net is updated at every so many steps."""
     target: Target = "learned"
@@ -130,6 +130,7 @@ PRESETS: dict[str, Preset] = {
             similarity_lr=1e-3,
             alpha=1e-3,
             order="theta-first",
+            omega_rows="few",
             every=4,
         ),
         closed_world=ClosedWorld(

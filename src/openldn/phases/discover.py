@@ -119,7 +119,10 @@ class Discover:
         """L_nov on one batch; with the order `omega-first`, after the similarity net has been improved."""
         y = batch.y
         due = self._bilevel and self._turn(progress)
-        z, logits, tape = self.forward(batch, due)
+        # What Ω's turn will go over again, if it is the same rows.
+        tape = Tape() if due and self.settings.omega_rows == "all" else None
+        with tape or nullcontext():
+            z, logits = self.network(torch.cat([*batch.x, *batch.u]))
         self._seen["y"] = y
         if due and self.settings.order == "omega-first":
             # look ahead        θ' = θ − α ∇ L_nov(θ, Ω)
@@ -137,25 +140,6 @@ class Discover:
             self._before = {name: p.detach().clone() for name, p in self.theta().items()}, tape
         return self.losses(z, logits, y, self.settings.attach == "both")
 
-    def forward(self, batch: Batch, due: bool) -> tuple[Tensor, Tensor, Tape | None]:
-        """Features z and logits of labelled, weak and strong rows; a tape of the pass that pairs come from.
-
-        The one pass that moves BatchNorm's running statistics is that of the labelled and weak rows. Where
-        strong views pass apart, they are normalised by statistics of their own.
-        """
-        tape = Tape() if due else None
-        with tape or nullcontext():
-            z, logits = self.network(torch.cat(self.rows(batch)))
-        if self.settings.strong == "apart":
-            with statistics_frozen(self.network):
-                z_strong, strong = self.network(batch.u[1])
-            z, logits = torch.cat([z, z_strong]), torch.cat([logits, strong])
-        return z, logits, tape
-
-    def rows(self, batch: Batch) -> tuple[Tensor, ...]:
-        """What passes through the network together."""
-        return (*batch.x, *batch.u) if self.settings.strong == "together" else (*batch.x, batch.u[0])
-
     def after_step(self, batch: Batch, progress: float) -> None:
         """With the order `theta-first`: Ω learns from where the real step has led."""
         if self._bilevel and self._turn(progress) and self.settings.order == "theta-first":
@@ -165,9 +149,19 @@ class Discover:
             self.improve_similarity(batch, before, now, tape)
 
     def improve_similarity(self, batch: Batch, theta: Params, ahead: Params, tape: Tape | None) -> None:
-        """Ω ← Ω − α_Ω ∇_Ω L_ce^l(θ'(Ω)), where θ' = `ahead` came from θ = `theta`, where `tape` was made."""
-        x, y = torch.cat(self.rows(batch)), batch.y
-        l, n = len(y), len(y) + len(batch.rows)  # noqa: E741
+        """Ω ← Ω − α_Ω ∇_Ω L_ce^l(θ'(Ω)), where θ' = `ahead` came from θ = `theta`, where `tape` was made.
+
+        From all rows, as the step saw them; or, at a fraction of the cost, from the pairs of the labelled and
+        as many weak rows, judged by the labelled ones, each group normalised by statistics of its own.
+        """
+        (labelled,), (weak, strong), y = batch.x, batch.u, batch.y
+        l = len(y)  # noqa: E741
+        if self.settings.omega_rows == "all":
+            x, n = torch.cat([labelled, weak, strong]), l + len(weak)
+            judged = x
+        else:
+            x = torch.cat([labelled, weak[:l]])
+            n, judged = len(x), x[: max(l, 2)]  # of one row there are no statistics
         attach = self.settings.attach != "neither"
 
         def z_and_p(params: Params) -> tuple[Tensor, Tensor]:
@@ -178,9 +172,6 @@ class Discover:
             return pair_loss(p, self.similarity(z if attach else z.detach()))
 
         with statistics_frozen(self.network):
-            # The labelled images alone are judged. Where all rows share their batch statistics they pass
-            # together here too; else the labelled ones pass alone, at a fraction of the cost.
-            judged = x if self.settings.strong == "together" else x[:l]
             ahead = {name: p.requires_grad_() for name, p in ahead.items()}
             _, logits = functional_call(self.network, ahead, (judged,))
             outer = F.cross_entropy(logits[:l], y)
