@@ -111,6 +111,16 @@ def test_theta_first_equals_double_backward_at_the_real_step(rows: str) -> None:
         assert float((w.grad - g).norm() / scale) < 1e-9
 
 
+@pytest.mark.parametrize("rows", ["all", "few"])
+def test_in_bfloat16_it_is_nearly_the_same(rows: str) -> None:
+    full, half = (phase(torch.float32, attach="both", omega_rows=rows) for _ in range(2))
+    half.network.halved = True
+    for made in (full, half):
+        made.step(batch(torch.float32), 0.0)
+    a, b = (torch.cat([w.grad.flatten() for w in p.similarity.parameters()]) for p in (full, half))
+    assert 0 < float((a - b).norm() / a.norm()) < 0.1
+
+
 def test_equals_finite_differences() -> None:
     """On a network of a few parameters, by moving each ω a little."""
     torch.manual_seed(2)

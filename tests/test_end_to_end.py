@@ -23,6 +23,7 @@ from openldn import cli
 from openldn.data.problem import LabelledSet
 from openldn.data.sources import digits
 from openldn.errors import UserError
+from openldn.model import Model
 from openldn.run import Run, read_metadata, read_tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore::openldn.errors.OpenLDNWarning")
@@ -92,6 +93,20 @@ def test_the_same_through_python(finished: tuple[Path, Path, dict[str, str]], tm
     assert (run.path / "predictions.csv").read_bytes() == (out / "predictions.csv").read_bytes()
     names = [str(path) for path in sorted((folder / "unlabelled").iterdir())]
     assert len(openldn.load(run.path).predict(names)) == len(names)
+
+
+def test_bfloat16(finished: tuple[Path, Path, dict[str, str]], tmp_path: Path) -> None:
+    """It is recorded, it makes a difference, and a model that is read again works in it as well."""
+    folder, out, _ = finished
+    choices = ["--novel", "2", "--epochs", "3", "--precision", "bfloat16", "--device", "cpu"]
+    cli.main(["train", str(folder), *choices, "--out", str(tmp_path / "run")])
+    assert json.loads((tmp_path / "run/config.json").read_text())["settings"]["precision"] == "bfloat16"
+    assert json.loads((out / "config.json").read_text())["settings"]["precision"] in ("float32", "bfloat16")
+    assert Model.load(tmp_path / "run").network.halved
+    cli.main(["predict", str(tmp_path / "run"), str(folder / "unlabelled"), "--out", str(tmp_path / "p.csv")])
+    new = {row["image"]: row for row in rows(tmp_path / "p.csv")}
+    for row in rows(tmp_path / "run/predictions.csv"):
+        assert new[row["image"].removeprefix("unlabelled/")]["confidence"] == row["confidence"]
 
 
 def test_labels_in_a_file(tmp_path: Path) -> None:

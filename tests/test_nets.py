@@ -1,4 +1,4 @@
-"""Backbones and their stems, the classifier, averages of networks, and BatchNorm's statistics."""
+"""Backbones and their stems, the classifier, its precision, averages of networks, BatchNorm's statistics."""
 
 import copy
 from collections.abc import Iterator
@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from openldn import device
 from openldn.errors import UserError
 from openldn.nets import classifier
 from openldn.nets.backbones import BACKBONES, Basic, Bottleneck, SmallNet, build
-from openldn.nets.classifier import Classifier, infer, pixel_statistics, statistics_frozen
+from openldn.nets.classifier import Classifier, in_full, infer, pixel_statistics, statistics_frozen
 from openldn.nets.ema import MovingAverage
 
 
@@ -308,3 +309,31 @@ def test_the_average_is_a_network_of_its_own() -> None:
         for p in network.parameters():
             p.add_(1)
     assert unchanged(average.network, before)
+
+
+# ------------------------------------------------------------------------------------------ precision
+
+
+def test_bfloat16_is_nearly_the_same_and_stays_inside() -> None:
+    network, x = tiny(), torch.rand(6, 2, 8, 8)
+    full = network(x)
+    network.halved = True
+    half = network(x)
+    assert not torch.equal(half.z, full.z)
+    assert half.z.dtype == half.logits.dtype == torch.float32
+    assert torch.allclose(half.logits, full.logits, atol=0.05)
+    half.logits.sum().backward()
+    assert {p.grad.dtype for p in network.parameters() if p.grad is not None} == {torch.float32}
+    with in_full(network):
+        assert torch.equal(network(x).z, full.z)
+    assert torch.equal(network(x).z, half.z)
+
+
+@pytest.mark.parametrize(("half", "expected"), [(2.0, "bfloat16"), (1.1, "float32"), (0.01, "float32")])
+def test_precision_is_what_was_measured_to_be_faster(
+    half: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speed = {torch.float32: 1.0, torch.bfloat16: half}
+    monkeypatch.setattr(device, "matmul_peak", lambda size, seconds, dtype: speed[dtype])
+    assert device.precision(torch.device("cpu")) == expected
+    assert device.precision(torch.device("mps")) == "float32"

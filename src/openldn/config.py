@@ -9,6 +9,7 @@ Order = Literal["omega-first", "theta-first"]
 Attach = Literal["both", "lookahead", "neither"]
 Schedule = Literal["constant", "decay"]
 Optimiser = Literal["adam", "muon"]
+Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +165,8 @@ class Options:
     """Seed of all that is random."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute."""
+    precision: Precision | None = None
+    """In which numbers networks compute: float32, or bfloat16 (default: what is faster on the machine)."""
     backbone: str | None = None
     """small, resnet18 or resnet50."""
     size: int | None = None
@@ -208,6 +211,7 @@ class Settings:
     preset: str
     seed: int
     device: str
+    precision: Precision
     backbone: str
     discover: Discover
     closed_world: ClosedWorld
@@ -249,6 +253,7 @@ def decide(options: Options, *, stages: int) -> Settings:
         preset=options.preset,
         seed=options.seed,
         device=options.device,
+        precision=options.precision or "float32",
         backbone=options.backbone or preset.backbone,
         discover=discover,
         closed_world=closed,

@@ -75,6 +75,7 @@ class Model:
                 "size": str(self.size),
                 "channels": str(self.channels),
                 "n_outputs": str(self.network.head.out_features),
+                "precision": "bfloat16" if self.network.halved else "float32",
             },
         )
 
@@ -116,6 +117,7 @@ class Model:
             raise UserError(
                 f"{folder / 'model.safetensors'} does not fit its backbone ({name}); train again"
             ) from None
+        network.halved = about.get("precision") == "bfloat16"
         predictor.state = _under("predictor.", tensors)
         network = _laid_out(network, device or torch.device("cpu"))
         return Model(

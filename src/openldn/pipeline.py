@@ -87,6 +87,8 @@ def start(
     """
     check(options)
     problem.check()
+    if options.precision is None:
+        options = replace(options, precision=device.precision(device.pick(options.device)))
     settings = settings or decide(options, stages=len(recipe(options.method).phases))
     if backbone is not None:  # one of which we do not know whether its convolutions are normalised
         settings = replace(
@@ -173,7 +175,9 @@ def go_on(
 
     def network(problem: Problem, n_outputs: int, number: int) -> Classifier:
         torch.manual_seed(loop.mixed_seed(settings.seed, number))
-        return new_network(problem, settings.backbone if backbone is None else backbone, n_outputs, on)
+        made = new_network(problem, settings.backbone if backbone is None else backbone, n_outputs, on)
+        made.halved = settings.precision == "bfloat16"
+        return made
 
     def taken_to_its_end(phase: loop.Phase, number: int, **rest: Any) -> nn.Module:
         loop.train(

@@ -26,13 +26,19 @@ class Classifier(nn.Module):
 
     def __init__(self, backbone: nn.Module, n_classes: int, mean: Tensor, std: Tensor, size: int):
         super().__init__()
+        self.halved = False  # whether the backbone works in bfloat16; its weights stay as they are
         self.register_buffer("mean", mean.view(1, -1, 1, 1))
         self.register_buffer("std", std.view(1, -1, 1, 1))
         self.backbone = backbone
         self.head = nn.Linear(_width(backbone, len(mean), size), n_classes)
 
     def forward(self, x: Tensor) -> Outputs:
-        z = self.backbone((x - self.mean) / self.std)
+        x = (x - self.mean) / self.std
+        if self.halved:
+            with torch.autocast(x.device.type, torch.bfloat16):
+                z = self.backbone(x).to(x.dtype)
+        else:
+            z = self.backbone(x)
         return Outputs(z, self.head(z))
 
 
@@ -82,6 +88,16 @@ def statistics_frozen(network: nn.Module) -> Iterator[None]:
     finally:
         for m, was in zip(norms, tracking, strict=True):
             m.track_running_stats = was
+
+
+@contextmanager
+def in_full(network: Classifier) -> Iterator[None]:
+    """Within, the network works in the precision of its weights."""
+    was, network.halved = network.halved, False
+    try:
+        yield
+    finally:
+        network.halved = was
 
 
 def _width(backbone: nn.Module, channels: int, size: int) -> int:

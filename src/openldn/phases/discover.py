@@ -32,7 +32,7 @@ from openldn.losses import (
     pseudo_label_loss,
 )
 from openldn.metrics import pair_auc
-from openldn.nets.classifier import Classifier, statistics_frozen
+from openldn.nets.classifier import Classifier, in_full, statistics_frozen
 from openldn.nets.similarity import PairSimilarity
 from openldn.optimisers import Adam, optimiser
 from openldn.phases.schedule import learning_rate, steps_for
@@ -120,7 +120,8 @@ class Discover:
         y = batch.y
         due = self._bilevel and self._turn(progress)
         # What Ω's turn will go over again, if it is the same rows.
-        tape = Tape() if due and self.settings.omega_rows == "all" else None
+        taped = due and self.settings.omega_rows == "all" and not self.network.halved
+        tape = Tape() if taped else None
         with tape or nullcontext():
             z, logits = self.network(torch.cat([*batch.x, *batch.u]))
         self._seen["y"] = y
@@ -178,7 +179,8 @@ class Discover:
             slopes = torch.autograd.grad(outer, [*ahead.values()], materialize_grads=True)
             v = dict(zip(ahead, slopes, strict=True))
             omega = [*self.similarity.parameters()]
-            slopes = hypergradient(z_and_p, inner, theta, v, omega, self.settings.alpha, tape)
+            with in_full(self.network):  # torch has no fast forward mode in less
+                slopes = hypergradient(z_and_p, inner, theta, v, omega, self.settings.alpha, tape)
         for w, g in zip(omega, slopes, strict=True):
             w.grad = g
         self._seen["omega_gradient"] = torch.stack([g.norm() for g in slopes]).norm()
