@@ -190,3 +190,64 @@ CHECKS = [
 def test_scikit_learns_own_checks(check: str) -> None:
     function = getattr(estimator_checks, check)
     function("OpenLDN", OpenLDN())
+
+
+@pytest.mark.parametrize(
+    "choice", [{"seed": np.int64(3)}, {"epochs": np.float32(0.5)}, {"flip": np.bool_(True)}]
+)
+def test_numbers_of_numpy(choice: dict[str, Any]) -> None:
+    X, y = data()
+    assert quick(epochs=0.5, closed_world=None).set_params(**choice).fit(X, y).run_.finished
+
+
+@pytest.mark.parametrize("choice", [{"seed": None}, {"seed": 1.5}, {"epochs": "many"}])
+def test_what_is_no_number(choice: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="give a plain one"):
+        quick().set_params(**choice).fit(*data())
+
+
+def test_images_that_are_too_large() -> None:
+    with pytest.raises(UserError, match="8 to 1024 pixels"):
+        quick().fit(np.zeros((4, 1030, 1030), np.uint8), [0, 1, -1, -1])
+
+
+def test_a_backbone_that_cannot_take_the_images(tmp_path: Path) -> None:
+    X, y = data()
+    backbone = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten())
+    with pytest.raises(UserError, match="cannot take images of 1 channels"):
+        quick(backbone=backbone, out=tmp_path / "run").fit(X, y)
+    assert not (tmp_path / "run").exists()
+
+
+def test_of_a_list_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    X, y = data()
+    paths = [tmp_path / f"{i}.png" for i in range(len(X))]
+    for x, path in zip(X, paths, strict=True):
+        Image.fromarray(x).save(path)
+    bad = [int(np.flatnonzero(y == -1)[2]), int(np.flatnonzero(y == 0)[1])]
+    for i in bad:
+        paths[i].write_bytes(b"no image")
+    with pytest.warns(openldn.OpenLDNWarning, match="2 of 60 images cannot be read"):
+        model = quick(epochs=1).fit(paths, y)
+    assert model.transduction_.shape == y.shape
+    assert (model.transduction_[bad] == -1).all()
+    others = np.setdiff1d(np.arange(len(y)), bad)
+    assert (model.transduction_[others][y[others] != -1] == y[others][y[others] != -1]).all()
+    assert len((model.run_.path / "skipped.csv").read_text().splitlines()) == 3
+
+
+def test_copies_are_counted_in_arrays_too() -> None:
+    X, y = data()
+    X[1] = X[0]
+    with pytest.warns(openldn.OpenLDNWarning, match="1 of 60 images are exact copies"):
+        quick(epochs=0.2, closed_world=None).fit(X, y)
+
+
+def test_a_loaded_model_has_its_transduction(
+    fitted: tuple[OpenLDN, np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    model, _, _ = fitted
+    model.save(tmp_path / "saved")
+    again = openldn.load(tmp_path / "saved", backbone=toy.backbone())
+    assert again.transduction_.tolist() == model.transduction_.tolist()
+    assert again.transduction_.dtype == model.transduction_.dtype

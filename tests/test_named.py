@@ -287,24 +287,26 @@ def cell(names: list[Any]) -> NDArray[Any]:
 
 
 def cars_devkit(
-    at: Path, label: int | None = None, first: str | None = None, beside: bool = False
+    at: Path, label: int | None = None, first: str | None = None, beside: bool = False, nested: bool = False
 ) -> Miniature:
-    (at / "devkit").mkdir(parents=True)
-    test_list = "cars_test_annos_withlabels.mat" if beside else "devkit/cars_test_annos_withlabels.mat"
-    parts, lists = list[Files](), ["devkit/cars_train_annos.mat", test_list]
-    for file, below, n in ((lists[0], "cars_train", 7), (lists[1], "cars_test", 4)):
+    kit = "car_devkit/devkit" if nested else "devkit"
+    images = [f"{part}/{part}" if nested else part for part in ("cars_train", "cars_test")]
+    (at / kit).mkdir(parents=True)
+    test_list = "cars_test_annos_withlabels.mat" if beside else f"{kit}/cars_test_annos_withlabels.mat"
+    parts, lists = list[Files](), [f"{kit}/cars_train_annos.mat", test_list]
+    for file, below, n in ((lists[0], images[0], 7), (lists[1], images[1], 4)):
         labels = [i % 3 for i in range(n)]
         parts.append([(f"{below}/{i:05}.jpg", CARS[k]) for i, k in enumerate(labels)])
         for name, _ in parts[-1]:
             put(at / name)
         names, ids = [f"{i:05}.jpg" for i in range(n)], [np.uint8(k + 1) for k in labels]
-        if below == "cars_test":
+        if below == images[1]:
             names[0], ids[0] = first or names[0], ids[0] if label is None else np.uint8(label)
         box = [np.uint16(1)] * n
         annotations = {"bbox_x1": box, "bbox_y1": box, "class": ids, "fname": names}
         savemat(at / file, {"annotations": records(**annotations)})
-    savemat(at / "devkit/cars_meta.mat", {"class_names": cell(CARS)})
-    files = [*lists, "devkit/cars_meta.mat"]
+    savemat(at / kit / "cars_meta.mat", {"class_names": cell(CARS)})
+    files = [*lists, f"{kit}/cars_meta.mat"]
     return Miniature(CARS, *parts, [*files, "cars_train", "cars_test"], files)
 
 
@@ -319,6 +321,24 @@ def cars_older(at: Path, label: int | None = None, first: str | None = None) -> 
     savemat(at / "cars_annos.mat", {"annotations": annotations, "class_names": cell(CARS)})
     needs = ["cars_annos.mat", "car_ims"]
     return Miniature(CARS, whole[::2], whole[1::2], needs, needs[:1])
+
+
+def cars_anno(
+    at: Path, label: int | None = None, first: str | None = None, below: str = "car_data/car_data/"
+) -> Miniature:
+    parts = list[Files]()
+    for part, n in (("train", 7), ("test", 5)):
+        folders = [name.replace("/", "-") for name in CARS]
+        parts.append([(f"{below}{part}/{folders[i % 3]}/{i:05}.jpg", CARS[i % 3]) for i in range(n)])
+        for name, _ in parts[-1]:
+            put(at / name)
+        rows = [[f"{i:05}.jpg", "1", "2", "3", "4", str(i % 3 + 1)] for i in range(n)]
+        if part == "test":
+            rows[0][0], rows[0][5] = first or rows[0][0], rows[0][5] if label is None else str(label)
+        (at / f"anno_{part}.csv").write_text("".join(",".join(row) + "\n" for row in rows))
+    (at / "names.csv").write_text("\n".join(CARS) + "\n")
+    files = ["anno_train.csv", "anno_test.csv", "names.csv"]
+    return Miniature(CARS, *parts, files, files[:2])
 
 
 def cars_csv(
@@ -398,7 +418,10 @@ MINIATURES: dict[str, Callable[..., Miniature]] = {
     "fgvc-aircraft": fgvc_aircraft,
     "stanford-cars": cars_devkit,
     "stanford-cars, labels beside": lambda at, **k: cars_devkit(at, beside=True, **k),
+    "stanford-cars, nested": lambda at, **k: cars_devkit(at, nested=True, **k),
     "stanford-cars older": cars_older,
+    "stanford-cars anno": cars_anno,
+    "stanford-cars anno, below train": lambda at, **k: cars_anno(at, below="", **k),
     "stanford-cars csv": cars_csv,
     "stanford-cars csv by number": lambda at, **k: cars_csv(
         at, columns=("fname", "label"), below="{}/", numbers=True, **k
@@ -521,7 +544,7 @@ def test_files_that_hold_something_else(form: str, tmp_path: Path, damage: str) 
 
 
 BINARY = [form for form in MINIATURES if form.startswith(("cifar", "svhn", "mnist", "fashion", "stanford"))]
-BINARY = [form for form in BINARY if "csv" not in form] + ["herbarium19 json"]
+BINARY = [form for form in BINARY if "csv" not in form and "anno" not in form] + ["herbarium19 json"]
 
 
 @pytest.mark.parametrize("form", BINARY)
@@ -559,7 +582,7 @@ def test_damage_is_an_error_or_goes_unnoticed_but_nothing_else(form: str, tmp_pa
 # --------------------------------------------------------------------------------- lists that are wrong
 
 LISTING = ["tiny-imagenet", "oxford-pets", "imagenet-100 of Kaggle", "fgvc-aircraft", "stanford-cars"]
-LISTING += ["stanford-cars older", "stanford-cars csv", "herbarium19 json"]
+LISTING += ["stanford-cars older", "stanford-cars anno", "stanford-cars csv", "herbarium19 json"]
 
 
 @pytest.mark.parametrize("form", LISTING)
@@ -606,6 +629,7 @@ def test_an_image_of_either_part_that_is_missing(form: str, tmp_path: Path) -> N
         ("stanford-cars", 0),
         ("stanford-cars", 4),
         ("stanford-cars older", 4),
+        ("stanford-cars anno", 4),
         ("stanford-cars csv", "AM"),
         ("stanford-cars csv by number", "3"),
         ("herbarium19 json", 3),
@@ -810,7 +834,8 @@ def test_mnist_is_not_taken_for_fashion_mnist(tmp_path: Path) -> None:
     mnist(tmp_path)
     labels = np.array([5, 0, 4, 1, 9, 2, 1, 3, *range(10), 0, 0], np.uint8)
     put(tmp_path / f"{LABELS}.gz", gzip.compress(idx(labels)))
-    assert "holds mnist, not fashion-mnist" in refusal("fashion-mnist", tmp_path)
+    assert f"({tmp_path} holds another set)" in refusal("fashion-mnist", tmp_path)
+    assert sources.find("fashion-mnist", tmp_path) is None
     assert sources.read_named("mnist", tmp_path).labels.tolist() == labels.tolist()
 
 

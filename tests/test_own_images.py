@@ -17,7 +17,10 @@ import toy
 from openldn.cli import main
 from openldn.config import Options
 from openldn.data import images, reading
+from openldn.data import split as splits
+from openldn.data.sources import arrays
 from openldn.errors import OpenLDNWarning, UserError
+from openldn.run import write_csv
 
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray:
@@ -299,3 +302,79 @@ def test_a_split_of_something_else(tmp_path: Path, labelled: dict[str, list[str]
     split.write_text(json.dumps({"labelled": labelled, "unlabelled": []}))
     with pytest.raises(UserError, match="no such image or no such known class"):
         read(Path("digits"), split=str(split), novel=None)
+
+
+def colourful(path: Path, hue: int, seed: int, size: int = 40) -> None:
+    """Noise that is bright in one channel."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = noise(size, size, 3, seed=seed) // 3
+    pixels[..., hue] += 150
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.mark.filterwarnings("ignore::openldn.errors.OpenLDNWarning")
+def test_colour_images_are_the_same_in_training_and_in_prediction(tmp_path: Path) -> None:
+    for i in range(60):
+        colourful(tmp_path / "photos" / ("a", "b", "unlabelled")[i % 3] / f"{i}.png", i % 3, seed=i)
+    run = openldn.train(
+        tmp_path / "photos", novel=1, epochs=2, method="openldn", out=tmp_path / "run", quiet=True
+    )
+    openldn.predict(run, tmp_path / "photos/unlabelled", tmp_path / "new.csv")
+    before = {row["image"].removeprefix("unlabelled/"): row for row in rows(run.path / "predictions.csv")}
+    for row in rows(tmp_path / "new.csv"):
+        assert row["confidence"] == before[row["image"]]["confidence"]
+    paths = [str(path) for path in sorted((tmp_path / "photos/unlabelled").iterdir())]
+    pixels, _ = arrays.read_images(paths, size=32, channels=3)
+    assert np.array_equal(pixels.numpy(), np.stack([images.read(Path(path), 32, 3) for path in paths]))
+
+
+def test_names_that_begin_or_end_with_a_space(tmp_path: Path) -> None:
+    for i, name in enumerate((" 0.png", "1.png", "2.png", "3.png")):
+        save(tmp_path / "photos" / name, seed=i)
+    table = tmp_path / "labels.csv"
+    table.write_text('image,label\n" 0.png",a\n1.png , b\n')
+    problem = read(tmp_path / "photos", table).problem
+    assert {problem.names[i]: problem.classes[problem.labels[i]] for i in problem.labelled} == {
+        " 0.png": "a",
+        "1.png": "b",
+    }
+    alone = tmp_path / "photos/all.csv"
+    alone.write_text('image,label\n" 0.png",a\n1.png ,b\n2.png,\n')
+    assert read(alone).problem.names == (" 0.png", "1.png", "2.png")
+
+
+def test_labels_by_absolute_paths_through_a_link(tmp_path: Path) -> None:
+    for i in range(4):
+        save(tmp_path / "photos" / f"{i}.png", seed=i)
+    (tmp_path / "link").symlink_to(tmp_path / "photos")
+    table = tmp_path / "labels.csv"
+    table.write_text(f"image,label\n{tmp_path / 'link' / '0.png'},a\n{tmp_path / 'photos' / '1.png'},b\n")
+    for folder in ("link", "photos"):
+        assert len(read(tmp_path / folder, table).problem.labelled) == 2
+    table.write_text(f"image,label\n{tmp_path / 'link' / '0.png'},a\n0.png,b\n")
+    with pytest.raises(UserError, match=r"'0\.png' is labelled 'a' and 'b'"):
+        read(tmp_path / "photos", table)
+
+
+def test_any_name_survives_a_csv_file(tmp_path: Path) -> None:
+    odd = ["a\rb.png", "a\nb.png", 'a"b.png', "a,b.png", " a ", "a\r\nb"]
+    write_csv(tmp_path / "x.csv", ("image",), [(name,) for name in odd])
+    assert [row["image"] for row in rows(tmp_path / "x.csv")] == odd
+
+
+@pytest.mark.parametrize(("made_with", "given_to"), [({"known": 0.3}, {}), ({"images": 500}, {})])
+def test_a_split_is_given_back_whole_or_not_at_all(
+    tmp_path: Path, made_with: dict[str, float], given_to: dict[str, float]
+) -> None:
+    split = tmp_path / "split.json"
+    first = read(Path("digits"), novel=None, **made_with).problem
+    split.write_text(json.dumps(splits.record(first)))
+    with pytest.raises(UserError, match="use the --known and --images it was made with"):
+        read(Path("digits"), split=str(split), novel=None, **given_to)
+    again = read(Path("digits"), split=str(split), novel=None, seed=5, **made_with).problem
+    assert torch.equal(first.labels, again.labels)
+
+
+def test_a_named_set_takes_no_labels(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="digits has labels of its own; leave out --labels"):
+        reading.describe("digits", tmp_path / "labels.csv", Options())

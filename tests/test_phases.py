@@ -18,6 +18,7 @@ from openldn.errors import Diverged, OpenLDNWarning
 from openldn.model import Model, new_network
 from openldn.phases.closed_world import ClosedWorld
 from openldn.phases.discover import Discover
+from openldn.phases.schedule import learning_rate
 from openldn.progress import Silent
 from openldn.recipes import RECIPES
 from openldn.run import Run, read_tensors
@@ -310,6 +311,45 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, monkeypatch: py
     assert saved is not None
     assert saved["step"] == 5
     assert all(torch.isfinite(v).all() for v in saved["phase"]["network"].values())
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, monkeypatch) -> None:
+    """A bad gradient in one step shows in the next one's loss, or never, if it was the last."""
+    problem, _ = split()
+
+    def bad(self: Discover, batch: Any, progress: float) -> None:
+        if round(progress * self.steps) == when:
+            next(self.network.parameters()).data.fill_(float("nan"))
+
+    monkeypatch.setattr(Discover, "after_step", bad)
+    for when in (5, None):
+        out = tmp_path / str(when)
+        if when is None:
+            when = phases("openldn", problem, epochs=8)[0].steps - 1
+        with pytest.raises(Diverged, match=r"weights became NaN.*checkpoint"):
+            train(out, problem, method="openldn", epochs=8, save_every=0.0)
+        saved = Run.open(out).load_state("1-discover")
+        assert saved is not None
+        assert saved["step"] == when
+        assert all(torch.isfinite(v).all() for v in saved["phase"]["network"].values())
+        assert not (out / "model.safetensors").exists()
+
+
+def test_trouble_early_in_stage_2_names_the_checkpoint_of_stage_1(tmp_path: Path, monkeypatch) -> None:
+    problem, _ = split()
+    monkeypatch.setattr(
+        ClosedWorld,
+        "step",
+        lambda self, batch, progress: {"labelled": torch.tensor(torch.nan) * self.network.head.weight.sum()},
+    )
+    with pytest.raises(Diverged, match=r"last good checkpoint is .*1-discover\.safetensors"):
+        train(tmp_path / "run", problem, epochs=2)
+
+
+def test_even_one_step_learns() -> None:
+    assert learning_rate(1.0, "decay", 0.0) == pytest.approx(0.1)
+    assert learning_rate(1.0, "decay", 0.1) == pytest.approx(1.0)
+    assert learning_rate(1.0, "decay", 1.0) == 0
 
 
 def test_epochs_scale_everything() -> None:

@@ -8,7 +8,7 @@ import torch
 
 from openldn.errors import UserError
 from openldn.optimisers import Muon
-from openldn.run import Run, read_tensors, write_csv, write_json
+from openldn.run import Run, read_tensors, write_csv, write_json, write_tensors
 
 
 def test_a_tree_of_state_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -108,9 +108,8 @@ def test_a_damaged_tensor_file_is_an_error_not_a_crash(tmp_path: Path) -> None:
 
 def test_a_run_with_links_is_refused(tmp_path: Path) -> None:
     """A stranger's run could otherwise have us write elsewhere."""
-    run = Run.create(
-        tmp_path / "run", {key: {} for key in ("data", "digest", "n_novel", "options", "settings")}, {}
-    )
+    keys = ("digest", "image", "n_novel", "options", "settings")
+    run = Run.create(tmp_path / "run", {"data": {"kind": "arrays"}, **{key: {} for key in keys}}, {})
     victim = tmp_path / "victim.txt"
     victim.write_text("precious")
     Run.open(run.path)
@@ -130,3 +129,56 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     with run.locked():  # and it is free again
         pass
     assert not (run.path / ".lock").exists()
+
+
+def blank(path: Path, **changes: object) -> Run:
+    keys = ("digest", "image", "n_novel", "options", "settings")
+    return Run.create(path, {"data": {"kind": "arrays"}, **{key: {} for key in keys}, **changes}, {})
+
+
+@pytest.mark.parametrize("data", [{}, None, "digits"])
+def test_a_run_that_does_not_say_where_its_data_is(tmp_path: Path, data: object) -> None:
+    blank(tmp_path / "run", data=data)
+    with pytest.raises(UserError, match="'data' is missing"):
+        Run.open(tmp_path / "run")
+
+
+@pytest.mark.parametrize("settings", [{}, {"discover": 3, "closed_world": 4}, [], None])
+def test_settings_of_another_kind(tmp_path: Path, settings: object) -> None:
+    run = blank(tmp_path / "run", settings=settings)
+    with pytest.raises(UserError, match="does not fit this version"):
+        _ = run.settings
+
+
+def test_a_line_of_the_log_that_was_written_half(tmp_path: Path) -> None:
+    run = blank(tmp_path / "run")
+    run.log({"step": 1})
+    with (run.path / "metrics.jsonl").open("ab") as f:
+        f.write(b'{"step": \xff')
+    assert run.metrics() == [{"step": 1}]
+
+
+def test_checkpoints_that_hold_something_else(tmp_path: Path) -> None:
+    run = blank(tmp_path / "run")
+    for metadata in (
+        {},
+        {"tree": "no JSON", "log_length": "many"},
+        {"tree": '{"tensor": "7"}', "log_length": ""},
+    ):
+        write_tensors(run.checkpoint("1-discover"), {"0": torch.zeros(1)}, metadata)
+        with pytest.raises(UserError, match="damaged"):
+            run.load_state("1-discover")
+        with pytest.raises(UserError, match="damaged"):
+            run.cut_log()
+
+
+def test_checkpoints_may_be_removed(tmp_path: Path) -> None:
+    run = blank(tmp_path / "run")
+    run.checkpoint("x").parent.rmdir()
+    run.save_state("1-discover", {"step": 3})
+    assert run.load_state("1-discover") == {"step": 3}
+
+
+def test_what_cannot_be_written_is_an_error_of_the_disk(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="cannot be written"):
+        write_tensors(tmp_path / "nowhere" / "x.safetensors", {"0": torch.zeros(1)}, {})

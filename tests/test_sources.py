@@ -62,7 +62,7 @@ def label_of(problem: Problem) -> dict[str, str | int | None]:
 @pytest.mark.parametrize("form", [np.asarray, torch.from_numpy, list])
 def test_arrays_keep_every_pixel(shape: tuple[int, ...], form: Any) -> None:
     X = noise(*shape)
-    problem = arrays.read(form(X.copy()), [0, 1, -1, -1, -1], n_novel=2)
+    problem = arrays.read(form(X.copy()), [0, 1, -1, -1, -1], n_novel=2).problem
     channels = shape[3] if len(shape) == 4 else 1
     assert problem.images.shape == (5, channels, 8, 8)
     assert problem.images.dtype == torch.uint8
@@ -84,12 +84,12 @@ def test_arrays_may_be_views_or_read_only() -> None:
 def test_arrays_are_neither_changed_nor_aliased(shape: tuple[int, ...]) -> None:
     X, y = noise(*shape), np.array([3, -1, 5, -1])
     X_before, y_before = X.copy(), y.copy()
-    problem = arrays.read(X, y, n_novel=1)
+    problem = arrays.read(X, y, n_novel=1).problem
     problem.images.zero_()
     problem.labels.zero_()
     assert np.array_equal(X, X_before)
     assert np.array_equal(y, y_before)
-    problem = arrays.read(X, y, n_novel=1)
+    problem = arrays.read(X, y, n_novel=1).problem
     X[:], y[:] = 0, 0
     assert int(problem.images.max()) > 0
     assert problem.labels.tolist() == [0, -1, 1, -1]
@@ -110,7 +110,7 @@ def test_arrays_are_neither_changed_nor_aliased(shape: tuple[int, ...]) -> None:
 def test_arrays_may_be_paths(tmp_path: Path, form: Any) -> None:
     X = noise(3, 8, 8, 3)
     paths = [save(x, tmp_path / f"{i}.png") for i, x in enumerate(X)]
-    problem = arrays.read(form(paths), ["a", "b", ""], n_novel=1)
+    problem = arrays.read(form(paths), ["a", "b", ""], n_novel=1).problem
     assert problem.names == tuple(map(str, paths))
     assert np.array_equal(np.stack([*by_name(problem).values()]), X)
 

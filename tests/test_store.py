@@ -1,5 +1,6 @@
 """Decoded once, kept, finished when half made, believed only as far as it can be."""
 
+import errno
 import os
 import shutil
 import time
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 import openldn
 import toy
 from openldn.data import images, pixels, store, workers
+from openldn.data.sources import arrays
 from openldn.errors import OpenLDNWarning, UserError
 
 
@@ -296,3 +298,56 @@ def test_workers_give_each_outcome_its_note() -> None:
     expected = {f"note {i}": bytes(i) for i in range(20)}
     assert dict(workers.outcomes(bytes, tasks, here=False)) == expected
     assert dict(workers.outcomes(bytes, tasks, here=True)) == expected
+
+
+def test_relative_paths_mean_the_folder_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes live on in the folder that they were started in."""
+    folders = {name: write(tmp_path / name, store.SAMPLE + 10, seed=k) for k, name in enumerate("ab")}
+    for name, paths in folders.items():
+        monkeypatch.chdir(tmp_path / name)
+        relative = [Path(path.name) for path in paths]
+        made = store.decoded(relative, root=name, size=None)
+        assert np.array_equal(everything(made), by_pillow(paths))
+        pixels_, _ = arrays.decode_readable(relative, 8, 3)
+        assert np.array_equal(pixels_.numpy(), by_pillow(paths))
+
+
+def test_no_rows_on_the_fly() -> None:
+    none = pixels.OnTheFly(["a.png"], np.zeros(1, pixels.PRINT), (3, 8, 8))[torch.empty(0, dtype=torch.int64)]
+    assert none.shape == (0, 3, 8, 8)
+    assert none.dtype == torch.uint8
+
+
+def test_a_disk_that_is_full_to_the_last_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even what is known of the files can be written down, and yet they are read."""
+    paths, opened = write(tmp_path / "a", 12), Path.open
+
+    def no_room(self: Path, mode: str = "r", *rest: object, **named: object):
+        if mode == "ab":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(self, mode, *rest, **named)
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 0))
+    monkeypatch.setattr(Path, "open", no_room)
+    with pytest.warns(OpenLDNWarning, match="room"):
+        made = store.decoded(paths, root="a", size=None)
+    assert np.array_equal(everything(made), by_pillow(paths))
+
+
+def test_a_whole_store_needs_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    paths = write(tmp_path / "a", 12)
+    store.decoded(paths, root="a", size=None)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 0))
+    assert isinstance(store.decoded(paths, root="a", size=None).images, pixels.Stored)
+    assert not recwarn.list
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    paths = write(tmp_path / "a", 5)
+    assert len(store.decoded(paths, root="a", size=None).images) == 5

@@ -1,11 +1,13 @@
 """OpenLDN as a scikit-learn estimator."""
 
 import atexit
+import operator
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +22,10 @@ from openldn.errors import UserError
 from openldn.inference import load_model
 from openldn.model import Model, Prediction
 from openldn.pipeline import check, go_on, start
-from openldn.run import Run
+from openldn.run import Run, read_json, write_json
+
+N = TypeVar("N")
+TRANSDUCTION = "transduction.json"  # in a run: a label for every row that an estimator was given
 
 
 class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -40,7 +45,7 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     verbose: whether to show progress.
 
     After `fit`: `classes_` (known ones sorted, then novel ones), `n_known_`, `n_novel_`, `transduction_`
-    (a label for every row; given ones never change) and `run_`.
+    (a label for every row; given ones never change, and a file that cannot be read has none) and `run_`.
     """
 
     def __init__(
@@ -85,25 +90,34 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             novel=self.n_novel if self.n_novel == "auto" else int(self.n_novel),
             method="openldn" if self.closed_world is None else f"openldn-{self.closed_world}",
             preset=self.preset,
-            epochs=self.epochs,
-            seed=self.seed,
+            epochs=None if self.epochs is None else _number(float, "epochs", self.epochs),
+            seed=_number(operator.index, "seed", self.seed),
             device=self.device,
             backbone=None if custom is not None else self.backbone,  # type: ignore[arg-type]
-            flip=self.flip,
+            flip=bool(self.flip),
         )
         n_novel = 1 if options.novel == "auto" else int(options.novel or 0)
         check(options)
-        problem = arrays.read(X, y, n_novel=n_novel, flip=self.flip, largest=PRESETS[self.preset].largest)
+        problem, kept, skipped = arrays.read(
+            X, y, n_novel=n_novel, flip=bool(self.flip), largest=PRESETS[self.preset].largest
+        )
         quiet = not self.verbose
         if self.out is not None and Path(self.out).exists():
             self.run_ = go_on(_same(Path(self.out), options), problem, None, backbone=custom, quiet=quiet)
         else:
             path = Path(self.out) if self.out is not None else _passing_folder() / "run"
-            self.run_ = start(problem, None, options, {"kind": "arrays"}, path, backbone=custom, quiet=quiet)
+            source = {"kind": "arrays"}
+            self.run_ = start(
+                problem, None, options, source, path, backbone=custom, skipped=skipped, quiet=quiet
+            )
         self._take(load_model(self.run_, custom))
         predicted = self._predicted(problem.images).ids.numpy()
         given = problem.labels.numpy()
-        self.transduction_ = self.classes_[np.where(given == UNLABELLED, predicted, given)]
+        labels = self.classes_[np.where(given == UNLABELLED, predicted, given)]
+        none = UNLABELLED if self.classes_.dtype.kind == "i" else ""
+        self.transduction_ = np.full(len(kept) + len(skipped), none, self.classes_.dtype)
+        self.transduction_[kept] = labels
+        write_json(self.run_.path / TRANSDUCTION, self.transduction_.tolist())
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -159,7 +173,18 @@ def load(path: str | Path, *, backbone: nn.Module | None = None) -> OpenLDN:
     )
     loaded.run_ = run
     loaded._take(model)
+    if (file := run.path / TRANSDUCTION).exists():  # of a run that an estimator made
+        labels = read_json(file, "remove it, or take the run from a backup")
+        loaded.transduction_ = np.array(labels, loaded.classes_.dtype)
     return loaded
+
+
+def _number(kind: Callable[[Any], N], name: str, given: Any) -> N:
+    """A plain number, whatever library it comes from."""
+    try:
+        return kind(given)
+    except (TypeError, ValueError):
+        raise UserError(f"{name}={given!r} is not a number that can be used; give a plain one") from None
 
 
 def _same(path: Path, options: Options) -> Run:

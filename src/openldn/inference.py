@@ -141,7 +141,8 @@ def _evaluate_csv(run: Run, truth: Path) -> dict[str, Any]:
         raise UserError(
             f"{file} is missing, or does not fit classes.json; train again, or take the run from a backup"
         ) from None
-    given = {image: label for image, label in folder.read_labels(truth).items() if label}
+    found = folder.trimmed(folder.read_labels(truth), predicted)
+    given = {image: label for image, label in found.items() if label}
     strangers = [image for image in given if image not in predicted]
     if strangers or not given:
         what = f"such as {strangers[0]!r}" if strangers else "it names none"

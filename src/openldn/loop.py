@@ -165,13 +165,14 @@ def train(
                 run.log({"phase": phase.name, "step": step, "seconds": now, **result})
                 watcher.evaluated(step, result)
             if save:
+                state = phase.state_dict()
+                if not all_finite(state):
+                    raise Diverged(
+                        f"weights became NaN or infinite by step {step} of phase {phase.name}; "
+                        f"{readings.kept(last_good)}: try another --seed or --backbone"
+                    )
                 run.save_state(
-                    name,
-                    {
-                        "step": step,
-                        "seconds": seconds + time.monotonic() - started,
-                        "phase": phase.state_dict(),
-                    },
+                    name, {"step": step, "seconds": seconds + time.monotonic() - started, "phase": state}
                 )
                 last_good, last_save = step, time.monotonic()
     finally:
@@ -204,17 +205,28 @@ class Readings:
         bad = torch.nonzero(~values.isfinite())
         if len(bad):
             i, term = bad[0].tolist()
-            file = self.run.checkpoint(self.checkpoint)
-            kept = (
-                f"the last good checkpoint is {file} (step {last_good})"
-                if file.exists()
-                else ("there is no checkpoint of this phase yet")
-            )
             raise Diverged(
                 f"the loss term {self._names[term]!r} became {float(values[i, term])} at step "
-                f"{self._first + i} of phase {self.phase}; {kept}: try another --seed or --backbone"
+                f"{self._first + i} of phase {self.phase}; {self.kept(last_good)}: "
+                "try another --seed or --backbone"
             )
         return dict(zip(self._names, values.mean(dim=0).tolist(), strict=True))
+
+    def kept(self, last_good: int) -> str:
+        """Which checkpoint is the last good one, in words."""
+        file = self.run.checkpoint(self.checkpoint)
+        if file.exists():
+            return f"the last good checkpoint is {file} (step {last_good})"
+        before = sorted(file.parent.glob("*.safetensors"))
+        return f"the last good checkpoint is {before[-1]}" if before else "there is no checkpoint yet"
+
+
+def all_finite(state: Any) -> bool:
+    """Whether every number in a tree of dictionaries, lists and tensors is finite."""
+    if isinstance(state, Tensor):
+        return not state.is_floating_point() or bool(state.isfinite().all())
+    parts = state.values() if isinstance(state, Mapping) else state if isinstance(state, list | tuple) else ()
+    return all(all_finite(part) for part in parts)
 
 
 def mixed_seed(*numbers: int) -> int:

@@ -20,7 +20,7 @@ from openldn.errors import UserError
 from openldn.inference import PREDICTIONS, prediction_rows, reread, score
 from openldn.model import Model, new_network
 from openldn.nets import backbones
-from openldn.nets.classifier import Classifier, infer
+from openldn.nets.classifier import Classifier, infer, width
 from openldn.predictors import PREDICTORS
 from openldn.progress import watcher
 from openldn.recipes import Recipe, discover, recipe
@@ -87,10 +87,12 @@ def start(
     """
     check(options)
     problem.check()
-    if options.precision is None:
-        options = replace(options, precision=device.precision(device.pick(options.device)))
-    settings = settings or decide(options, stages=len(recipe(options.method).phases))
+    if settings is None:
+        settings = decide(options, stages=len(recipe(options.method).phases))
+        if options.precision is None:
+            settings = replace(settings, precision=device.precision(device.pick(options.device)))
     if backbone is not None:  # one of which we do not know whether its convolutions are normalised
+        width(backbone, problem.images.shape[1], problem.images.shape[3])  # says so if it cannot be used
         settings = replace(
             settings,
             backbone="custom",
@@ -229,7 +231,11 @@ def _count(
         z = infer(scout, problem.images).z
         n_novel = count.estimate(z, problem.labels, problem.n_known, seed=settings.seed)
         write_json(file, {"n_novel": min(n_novel, len(problem.unlabelled))})
-    return int(read_json(file, "remove what is left of it and resume the run")["n_novel"])
+    hint = "remove what is left of it and resume the run"
+    try:
+        return int(read_json(file, hint)["n_novel"])
+    except (KeyError, TypeError):
+        raise UserError(f"{file} is damaged: {hint}") from None
 
 
 def _model(network: nn.Module, problem: Problem, system: Recipe, settings: Settings) -> Model:
@@ -264,7 +270,7 @@ def _finish(run: Run, model: Model, problem: Problem, truth: Truth | None) -> No
     images = Part(problem.images, rows)
     write_csv(run.path / "predictions.csv", PREDICTIONS, prediction_rows(model, names, images))
     if truth is not None:
-        last = run.metrics()[-1]
+        last = (run.metrics() or [{"step": 0, "seconds": 0.0}])[-1]
         run.log({"phase": "final", "step": last["step"], "seconds": last["seconds"], **score(model, truth)})
     model.save(run.path)
 

@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,7 +69,10 @@ class Run:
                 f"{path} was made by another version of openldn (run format {config['format']}, "
                 f"this one reads {FORMAT}); use that version, or train again"
             )
-        if lacking := {"data", "digest", "n_novel", "options", "settings"} - {*config}:
+        lacking = {"data", "digest", "image", "n_novel", "options", "settings"} - {*config}
+        if not lacking and not (isinstance(config["data"], dict) and "kind" in config["data"]):
+            lacking = {"data"}
+        if lacking:
             raise UserError(
                 f"{path / 'config.json'} is damaged ({min(lacking)!r} is missing); "
                 "train again, or take the run from a backup"
@@ -91,7 +94,7 @@ class Run:
     def _restored(self, restore: Callable[[], T]) -> T:
         try:
             return restore()
-        except (TypeError, KeyError):
+        except (TypeError, KeyError, ValueError, AttributeError):
             raise UserError(
                 f"{self.path / 'config.json'} does not fit this version of openldn; train again"
             ) from None
@@ -109,6 +112,8 @@ class Run:
                     raise UserError(
                         f"{self.path} is being trained by another process; wait for it, or stop it first"
                     ) from None
+                except OSError:  # a file system without locks
+                    pass
             try:
                 yield
             finally:
@@ -134,14 +139,19 @@ class Run:
             f.write(json.dumps(finite(record)) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All lines of `metrics.jsonl`."""
+        """All lines of `metrics.jsonl`; one that a stopped process wrote half is left out."""
         file = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        lines = []
+        for line in file.read_bytes().splitlines() if file.exists() else ():
+            with suppress(ValueError):
+                lines.append(json.loads(line))
+        return lines
 
     def cut_log(self) -> None:
         """Drops what was logged after the last checkpoint: it will be logged again."""
         files = (self.path / "checkpoints").glob("*.safetensors")
-        length = max((int(read_metadata(file)["log_length"]) for file in files), default=0)
+        with _damaged(self.path / "checkpoints"):
+            length = max((int(read_metadata(file)["log_length"]) for file in files), default=0)
         if self._log_length > length:
             os.truncate(self.path / "metrics.jsonl", length)
 
@@ -160,6 +170,7 @@ class Run:
         """A tree of dictionaries, lists, tensors, numbers and strings, as one file."""
         tensors: dict[str, Tensor] = {}
         tree = json.dumps(_pack(state, tensors))
+        self.checkpoint(name).parent.mkdir(exist_ok=True)  # checkpoints may have been removed, to save space
         write_tensors(self.checkpoint(name), tensors, {"tree": tree, "log_length": str(self._log_length)})
 
     def load_state(self, name: str) -> dict[str, Any] | None:
@@ -167,9 +178,10 @@ class Run:
         file = self.checkpoint(name)
         if not file.exists():
             return None
-        tensors, metadata = read_tensors(file)
-        state: dict[str, Any] = _unpack(json.loads(metadata["tree"]), tensors)
-        return state
+        with _damaged(file):
+            tensors, metadata = read_tensors(file)
+            state: dict[str, Any] = _unpack(json.loads(metadata["tree"]), tensors)
+            return state
 
 
 # --------------------------------------------------------------------------------- files, whole
@@ -207,7 +219,8 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
     def write(part: Path) -> None:
         with part.open("w", newline="", encoding="utf-8") as f:
-            writer = csv.writer(f, lineterminator="\n")
+            # Lines end as the standard for CSV has it: with "\n", Python would not quote a "\r" in a name.
+            writer = csv.writer(f, lineterminator="\r\n")
             writer.writerow(header)
             writer.writerows(rows)
 
@@ -217,7 +230,10 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Named tensors as a safetensors file."""
     ready = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
-    _whole(path, lambda part: save_file(ready, part, dict(metadata)))
+    try:
+        _whole(path, lambda part: save_file(ready, part, dict(metadata)))
+    except SafetensorError as e:  # its word for a disk that is full
+        raise OSError(f"{path} cannot be written ({e})") from None
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -236,7 +252,22 @@ def read_metadata(path: Path) -> dict[str, str]:
             f"{path} is missing: the run is incomplete; go on with it: openldn resume RUN"
         ) from None
     except (SafetensorError, RuntimeError):  # the latter by torch, of a file that is shorter than it says
-        raise UserError(f"{path} is damaged; train again, or take the run from a backup") from None
+        raise _damage(path) from None
+
+
+@contextmanager
+def _damaged(path: Path) -> Iterator[None]:
+    """Within, what a file lacks is its damage."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError):
+        raise _damage(path) from None
+
+
+def _damage(path: Path) -> UserError:
+    return UserError(f"{path} is damaged; train again, or take the run from a backup")
 
 
 @contextmanager

@@ -24,11 +24,10 @@ pooch.get_logger().setLevel(logging.WARNING)  # what is downloaded is said by us
 
 
 def get(name: str, archives: Sequence[Archive], folder: Path) -> Path:
-    """The folder that holds the benchmark `name`, fetched and unpacked below `folder` if it is not there."""
+    """The folder that holds the benchmark `name`, fetched and unpacked below `folder`."""
     unpacked = folder / "unpacked"
-    if unpacked.is_dir():
-        say(f"{name} is there already: {unpacked}")
-        return unpacked
+    if unpacked.exists():
+        raise UserError(f"{unpacked} is there but does not hold all of {name}; remove it, and get it again")
     unpack(fetch(archives, folder), unpacked)
     say(f"{name} is at {unpacked}; the downloaded files beside it are kept, and may be removed")
     return unpacked

@@ -211,6 +211,11 @@ class LabelledSet:
                     )
                 if label:
                     given[row_of[name]] = ids[label]
+            if ids.keys() != {label for label in split.values() if label} or len(split) != len(names):
+                raise UserError(
+                    f"the split has {len({*split.values()} - {''})} known classes and {len(split)} images, "
+                    f"but here are {n_known} and {len(names)}; use the --known and --images it was made with"
+                )
         problem = Problem(
             images=self.images,
             labels=torch.from_numpy(given),

@@ -37,6 +37,8 @@ def describe(data: str | Path, labels: str | Path | None, options: Options) -> d
             raise UserError(f"{data} is both a data set and a folder here; for the folder, say ./{data}")
         home = sources.home(options.data_dir).resolve()
         return {"kind": "named", "name": str(data), "data_dir": str(home)}
+    if str(data) in sources.NAMED and not path.is_dir():
+        raise UserError(f"{data} has labels of its own; leave out --labels")
     if path.suffix.lower() == ".csv" and path.is_file():
         if labels is not None:
             raise UserError(f"{data} is a CSV file with labels of its own; leave out --labels")

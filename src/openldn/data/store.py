@@ -75,8 +75,10 @@ def decoded(
 
     Where no size or number of channels is given, they are chosen from the images.
     """
+    # Whole paths: worker processes may have been started in another folder than this one is in now.
+    files = [os.path.abspath(path) for path in paths]
     with _locked(folder := _folder(root)):
-        book = _Book(paths, [_stamp(path) for path in paths], _Table(folder / "headers", HEADER))
+        book = _Book(files, [_stamp(file) for file in files], _Table(folder / "headers", HEADER))
         watch = watch or (lambda what, done, total: None)
         if size is not None and channels is not None:
             return _pixels(folder, book, (channels, size, size), watch)
@@ -98,7 +100,7 @@ def decoded(
 class _Book:
     """What is known of the files, by number: stamps, headers, and why some cannot be read."""
 
-    def __init__(self, paths: Sequence[str | Path], stamps: Sequence[bytes], table: "_Table"):
+    def __init__(self, paths: Sequence[str], stamps: Sequence[bytes], table: "_Table"):
         self.paths, self.stamps, self.table = paths, stamps, table
         self.known = table.by_stamp()
         self.skipped: dict[int, str] = {}
@@ -137,7 +139,7 @@ class _Book:
         )
 
     def names(self, part: Sequence[int]) -> list[str]:
-        return [str(self.paths[i]) for i in part]
+        return [self.paths[i] for i in part]
 
 
 def _headers(book: _Book) -> None:
@@ -164,7 +166,7 @@ def _pixels(folder: Path, book: _Book, shape: tuple[int, int, int], watch: Watch
     places = {stamp: record[2] for stamp, record in known.items() if stamp in book.known}
     missing = [*{stamps[i]: i for i in book.readable if places.get(stamps[i], -1) < 0}.values()]
     n_places = file.stat().st_size // each
-    fits = len(missing) * each < ROOM * shutil.disk_usage(folder).free
+    fits = not missing or len(missing) * each < ROOM * shutil.disk_usage(folder).free
     if fits:
         os.truncate(file, (n_places + len(missing)) * each)
     else:
@@ -237,6 +239,7 @@ class _Table:
 
     def __init__(self, file: Path, dtype: np.dtype[Any]):
         self.file, self.dtype = file, dtype
+        self._unwritten: list[tuple[Any, ...]] = []  # for want of disk space
         file.touch()
         os.truncate(file, file.stat().st_size // dtype.itemsize * dtype.itemsize)
 
@@ -244,12 +247,20 @@ class _Table:
         return np.fromfile(self.file, self.dtype)
 
     def by_stamp(self) -> dict[bytes, tuple[Any, ...]]:
-        return {record[0]: record for record in self.read().tolist()}
+        return {record[0]: record for record in [*self.read().tolist(), *self._unwritten]}
 
     def add(self, records: Sequence[tuple[Any, ...]]) -> None:
-        if records:
+        if not records:
+            return
+        size = self.file.stat().st_size
+        try:
             with self.file.open("ab") as f:
                 f.write(np.array(records, self.dtype).tobytes())
+        except OSError as e:
+            if e.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            os.truncate(self.file, size)  # no half a record
+            self._unwritten += records
 
     def rewrite(self, records: NDArray[Any]) -> None:
         _write(self.file, records.tobytes())
@@ -287,13 +298,13 @@ def _shared_out(
         raise
 
 
-def _stamp(path: str | Path) -> bytes:
+def _stamp(path: str) -> bytes:
     """Another one when the file changes; a file that is not there has one too."""
     try:
         status = os.stat(path)
-        about = f"{os.path.abspath(path)}\0{status.st_size}\0{status.st_mtime_ns}"
+        about = f"{path}\0{status.st_size}\0{status.st_mtime_ns}"
     except OSError:
-        about = f"{os.path.abspath(path)}\0missing"
+        about = f"{path}\0missing"
     return hashlib.blake2b(about.encode(errors="surrogateescape"), digest_size=STAMP.itemsize).digest()
 
 
@@ -323,4 +334,6 @@ def _locked(folder: Path) -> Iterator[None]:
                 what = "another process decodes the same images; this one waits for it"
                 warnings.warn(what, OpenLDNWarning, stacklevel=2)
                 fcntl.flock(f, fcntl.LOCK_EX)
+            except OSError:  # a file system without locks
+                pass
         yield

@@ -30,7 +30,7 @@ class Classifier(nn.Module):
         self.register_buffer("mean", mean.view(1, -1, 1, 1))
         self.register_buffer("std", std.view(1, -1, 1, 1))
         self.backbone = backbone
-        self.head = nn.Linear(_width(backbone, len(mean), size), n_classes)
+        self.head = nn.Linear(width(backbone, len(mean), size), n_classes)
 
     def forward(self, x: Tensor) -> Outputs:
         x = (x - self.mean) / self.std
@@ -100,13 +100,20 @@ def in_full(network: Classifier) -> Iterator[None]:
         network.halved = was
 
 
-def _width(backbone: nn.Module, channels: int, size: int) -> int:
+def width(backbone: nn.Module, channels: int, size: int) -> int:
     """How many features a backbone gives, found by asking it."""
     training = backbone.training
     device = next((p.device for p in backbone.parameters()), torch.device("cpu"))
-    with torch.no_grad():
-        z = backbone.eval()(torch.zeros(2, channels, size, size, device=device))
-    backbone.train(training)
+    try:
+        with torch.no_grad():
+            z = backbone.eval()(torch.zeros(2, channels, size, size, device=device))
+    except Exception as e:  # someone else's code
+        raise UserError(
+            f"the backbone cannot take images of {channels} channels and {size} x {size} pixels "
+            f"({type(e).__name__}: {e}); give one that can"
+        ) from e
+    finally:
+        backbone.train(training)
     if not isinstance(z, Tensor) or z.ndim != 2 or len(z) != 2:
         raise UserError(
             "the backbone must map images (n, c, h, w) to features (n, d); "

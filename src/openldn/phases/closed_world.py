@@ -55,6 +55,7 @@ class ClosedWorld:
         # As many pseudo-labels per novel class as there are labels per known one.
         self.per_class = max(1, len(problem.labelled) // problem.n_known)
         self._chosen = torch.zeros(2, 0, dtype=torch.int64)  # rows and labels
+        self._refreshed = 0  # how often they were made anew
 
     @property
     def model(self) -> nn.Module:
@@ -91,6 +92,7 @@ class ClosedWorld:
         """New pseudo-labels, unless it is the end, or too early: see `ready`."""
         if self.settings.refreshes and progress < 1 and self.ready():
             self.choose(self.model)
+            self._refreshed += 1
 
     def ready(self) -> bool:
         """Whether the averaged network knows most of the labels it was given, in each class.
@@ -104,8 +106,8 @@ class ClosedWorld:
         return all(float(right[y == k].float().mean()) >= 0.5 for k in y.unique().tolist())
 
     def figures(self) -> dict[str, float]:
-        """How many images carry a pseudo-label."""
-        return {"pseudo_labels": float(self._chosen.shape[1])}
+        """How many images carry a pseudo-label, and how often these were made anew."""
+        return {"pseudo_labels": float(self._chosen.shape[1]), "refreshed": float(self._refreshed)}
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -113,6 +115,7 @@ class ClosedWorld:
             "average": self.average.network.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "pseudo_labels": self._chosen,
+            "refreshed": self._refreshed,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -120,6 +123,7 @@ class ClosedWorld:
         self.average.network.load_state_dict(state["average"])
         self.optimiser.load_state_dict(state["optimiser"])
         self._promote(state["pseudo_labels"])
+        self._refreshed = state["refreshed"]
 
     def _promote(self, chosen: Tensor) -> None:
         self._chosen = chosen

@@ -12,10 +12,10 @@ def steps_for(length: Length, n_unlabelled: int, batch: int) -> tuple[int, int]:
 
 
 def learning_rate(peak: float, schedule: Schedule, progress: float) -> float:
-    """`constant`, or `decay`: up over the first tenth, then down to zero along a straight line."""
+    """`constant`, or `decay`: up from a tenth over the first tenth, then down to zero, in straight lines."""
     if schedule == "constant":
         return peak
-    return peak * min(progress / 0.1, (1 - progress) / 0.9)
+    return peak * min(0.1 + 9 * progress, (1 - progress) / 0.9)
 
 
 def ramp(progress: float, until: float) -> float:

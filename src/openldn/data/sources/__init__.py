@@ -159,8 +159,8 @@ NAMED: dict[str, NamedSet] = {
             ("car_devkit.tgz", "c3b158d763b6e2245038c8ad08e45376", 330_000),
             ("cars_test_annos_withlabels.mat", "b0a2b23655a3edd16d84508592a98d10", 186_000),
         ),
-        "its site is gone: put cars_train.tgz, cars_test.tgz and car_devkit.tgz from a mirror such as "
-        "Kaggle's, with cars_test_annos_withlabels.mat",
+        "its site is gone: put cars_train.tgz, cars_test.tgz and car_devkit.tgz from a mirror, with "
+        "cars_test_annos_withlabels.mat, or an unpacked mirror,",
     ),
     "herbarium19": NamedSet(
         herbarium19,
@@ -231,10 +231,10 @@ def read_named(name: str, data_dir: str | Path | None) -> LabelledSet | Listing:
     named, at = NAMED[name], find(name, data_dir) or _unpacked(name, data_dir)
     if at is None:
         places = _places(name, data_dir)
-        missing = named.reader.missing(next((place for place in places if place.is_dir()), places[1]))
+        lacking = _lacking(named, next((place for place in places if place.is_dir()), places[1]))
         offer = f"get it with `openldn datasets --get {name}`, or " if named.offered else ""
         raise UserError(
-            f"{name} is not there, or not whole ({missing} is missing); {offer}{named.how_to_get} in "
+            f"{name} is not there, or not whole ({lacking}); {offer}{named.how_to_get} in "
             f"{home(data_dir) / name}, or say where it is with --data-dir"
         )
     return named.reader.read(at)
@@ -263,17 +263,24 @@ def _unpacked(name: str, data_dir: str | Path | None) -> Path | None:
     named = NAMED[name]
     for files in ([a.file for a in named.archives], *([file] for file in named.also)):
         for place in places:
-            if files and not into.exists() and all((place / file).is_file() for file in files):
+            others = named.reader.missing(place) is None  # all is there, and yet it is not this set
+            whole = files and all((place / file).is_file() for file in files)
+            if whole and not others and not into.exists():
                 archives.unpack([place / file for file in files], into)
                 if named.reader.present(into):
                     return into
-                lacking = named.reader.missing(into)
+                lacking = _lacking(named, into)
                 shutil.rmtree(into)
                 raise UserError(
-                    f"{', '.join(files)} in {place} does not hold all of {name} ({lacking} is missing); "
-                    f"{named.how_to_get} there"
+                    f"{', '.join(files)} in {place} does not hold all of {name} ({lacking}); "
+                    f"{named.how_to_get} in {home(data_dir) / name}"
                 )
     return None
+
+
+def _lacking(named: NamedSet, place: Path) -> str:
+    missing = named.reader.missing(place)
+    return f"{missing} is missing" if missing else f"{place} holds another set"
 
 
 def _places(name: str, data_dir: str | Path | None) -> tuple[Path, Path, Path]:

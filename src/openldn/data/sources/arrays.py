@@ -1,33 +1,54 @@
 """Images in memory, or a list of their paths, with labels beside them."""
 
+import os
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from openldn.data import images, store, workers
+from openldn.data.duplicates import warn_of_copies
 from openldn.data.pixels import Images
 from openldn.data.problem import UNLABELLED, Problem, encode
 from openldn.errors import UserError
 
 
-def read(X: Any, y: Any, *, n_novel: int, flip: bool = True, largest: int = 224) -> Problem:
+class Given(NamedTuple):
+    """What was read: the problem, which rows of what was given it has, and why the others are left out."""
+
+    problem: Problem
+    kept: NDArray[np.int64]
+    skipped: tuple[tuple[str, str], ...]  # name and reason
+
+
+def read(X: Any, y: Any, *, n_novel: int, flip: bool = True, largest: int = 224) -> Given:
     """The problem in images `X` and labels `y`, as the estimator takes them."""
     labels, classes = read_labels(y)
-    pixels: Images
-    if (paths := _paths(X)) is not None:
-        made = store.decoded(paths, root="\n".join(map(str, paths)), size=None, largest=largest)
-        _refuse_unreadable({paths[i]: reason for i, reason in made.skipped.items()})
-        pixels, names = made.images, tuple(map(str, paths))
-    else:
+    paths = _paths(X)
+    pixels: Images | None = None
+    skipped: tuple[tuple[str, str], ...] = ()
+    if paths is None:
         pixels, names = read_images(X)
-    if len(labels) != len(pixels):
-        raise UserError(f"there are {len(pixels)} images but {len(labels)} labels; give one label an image")
-    return Problem(pixels, labels, names, classes, n_novel, flip)
+    else:
+        names = tuple(images.shown(path) for path in paths)
+    if len(labels) != len(names):
+        raise UserError(f"there are {len(names)} images but {len(labels)} labels; give one label an image")
+    kept = np.arange(len(names))
+    if paths is not None:
+        made = store.decoded(paths, root="\n".join(map(str, paths)), size=None, largest=largest)
+        pixels, kept = made.images, made.kept
+        skipped = tuple((names[i], reason) for i, reason in sorted(made.skipped.items()))
+        images.warn_of_unreadable(skipped, len(paths), "skipped.csv")
+    assert pixels is not None
+    ids, classes = encode([classes[k] if k != UNLABELLED else None for k in labels[kept].tolist()])
+    problem = Problem(pixels, ids, tuple(names[i] for i in kept.tolist()), classes, n_novel, flip)
+    warn_of_copies(problem)
+    return Given(problem, kept, skipped)
 
 
 def read_images(
@@ -61,8 +82,11 @@ def read_images(
         )
     n, h, w = array.shape[:3]
     side = min(h, w)
-    if side < images.SMALLEST:
-        raise UserError(f"images of {h} x {w} pixels cannot be used; give at least {images.SMALLEST} pixels")
+    if not images.SMALLEST <= side <= images.LARGEST:
+        raise UserError(
+            f"images of {h} x {w} pixels cannot be used; bring them to {images.SMALLEST} to "
+            f"{images.LARGEST} pixels, or give their paths"
+        )
     top, left = (h - side) // 2, (w - side) // 2  # of what is not square, the centre
     array, h = array[:, top : top + side, left : left + side], side
     given = torch.from_numpy(array.reshape(n, side, side, -1).copy()).permute(0, 3, 1, 2)
@@ -107,14 +131,16 @@ def decode(paths: Sequence[Path], size: int, channels: int) -> Tensor:
 
 def decode_readable(paths: Sequence[Path], size: int, channels: int) -> tuple[Tensor, dict[Path, str]]:
     """The pixels of those that can be read, in order, and why the others cannot."""
-    parts = [list(map(str, paths[i : i + 64])) for i in range(0, len(paths), 64)]
+    # Whole paths: a worker may have been started in another folder than this process is in now.
+    files = [os.path.abspath(path) for path in paths]
+    parts = [files[i : i + 64] for i in range(0, len(files), 64)]
     tasks = [((part, size, channels), k) for k, part in enumerate(parts)]
     made = dict(workers.outcomes(images.decode, tasks, here=len(paths) <= 200))
     results = [result for k in range(len(parts)) for result in made[k]]
     good = [result for result in results if isinstance(result, bytes)]
     skipped = {path: r for path, r in zip(paths, results, strict=True) if isinstance(r, str)}
     pixels = torch.frombuffer(bytearray().join(good), dtype=torch.uint8) if good else torch.empty(0).byte()
-    return pixels.view(len(good), channels, size, size), skipped
+    return pixels.view(len(good), size, size, channels).permute(0, 3, 1, 2), skipped
 
 
 def _refuse_unreadable(skipped: dict[Path, str]) -> None:

@@ -2,7 +2,7 @@
 
 import csv
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def find(folder: Path, labels: Path | None = None, split: Mapping[str, str] | No
     if split is not None:
         given = _matched(split, names, "the split")
     elif labels is not None:
-        given = _matched(_below(folder, read_labels(labels)), names, str(labels))
+        given = _matched(trimmed(_below(folder, read_labels(labels)), names), names, str(labels))
     else:
         given = _from_folders(folder, names)
     return Own(tuple(os.path.join(folder, name) for name in found), tuple(names), tuple(given))
@@ -43,6 +43,7 @@ def find(folder: Path, labels: Path | None = None, split: Mapping[str, str] | No
 def find_listed(table: Path, split: Mapping[str, str] | None = None) -> Own:
     """The images that a CSV file names, by absolute paths or by paths relative to the file's own folder."""
     given = read_labels(table)
+    given = trimmed(given, [name for name in given if (table.parent / name).is_file()])
     if not given:
         raise UserError(f"{table} names no image; its lines must be: image,label")
     names = [*given]
@@ -65,11 +66,14 @@ def _from_folders(folder: Path, names: list[str]) -> list[str]:
 
 def _below(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
     """The same with absolute paths made relative to the folder, where they lie in it."""
-    relative = {}
+    relative: dict[str, str] = {}
     for name, label in given.items():
         path = Path(name)
-        inside = path.is_absolute() and path.is_relative_to(folder)
-        relative[path.relative_to(folder).as_posix() if inside else name] = label
+        ways = [path, path.parent.resolve() / path.name] if path.is_absolute() else []  # through links or not
+        inside = next((way for way in ways if way.is_relative_to(folder)), None)
+        name = name if inside is None else inside.relative_to(folder).as_posix()
+        if relative.setdefault(name, label) != label:
+            raise UserError(f"{name!r} is labelled {relative[name]!r} and {label!r}; keep one")
     return relative
 
 
@@ -82,6 +86,12 @@ def _matched(given: Mapping[str, str], names: list[str], what: str) -> list[str]
             "give paths relative to the folder"
         )
     return [given.get(name, "") for name in names]
+
+
+def trimmed(given: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    """The same without the space around an image's name, unless it is so called."""
+    known = {*names}
+    return {name if name in known else name.strip(): label for name, label in given.items()}
 
 
 def read_labels(path: Path) -> dict[str, str]:
@@ -104,10 +114,10 @@ def read_labels(path: Path) -> dict[str, str]:
                         f"line {reader.line_num} of {path} has more fields than its first line; "
                         "put names with commas between double quotes"
                     )
-                image, label = (row["image"] or "").strip(), (row["label"] or "").strip()
-                image = image.removeprefix("./")
+                # Space around a name may be a part of it: see `trimmed`.
+                image, label = (row["image"] or "").removeprefix("./"), (row["label"] or "").strip()
                 label = "" if label == "-1" else label  # as in arrays
-                if not image and not label:  # a spreadsheet's empty row
+                if not image.strip() and not label:  # a spreadsheet's empty row
                     continue
                 if given.setdefault(image, label) != label:
                     raise UserError(

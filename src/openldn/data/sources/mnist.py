@@ -40,17 +40,15 @@ class Mnist:
         return next((file for file in files if not file.is_file()), None)
 
     def present(self, folder: Path) -> bool:
-        """Whether all four files are there."""
-        return self.missing(folder) is None
+        """Whether all four files are there, and not those of the other set."""
+        return self.missing(folder) is None and self._other(folder) is None
 
     def read(self, folder: Path) -> LabelledSet:
         """The publisher's training and test part."""
         (images, labels), (test_images, test_labels) = (
             self._part(folder, part) for part in ("train", "t10k")
         )
-        beginning = tuple(labels[:8].tolist())
-        other = next((name for name, known in BEGINNINGS.items() if known == beginning), self.name)
-        if other != self.name:
+        if (other := self._other(folder)) is not None:
             raise UserError(f"{folder} holds {other}, not {self.name}; give each a folder of its own name")
         return LabelledSet(
             name=self.name,
@@ -60,6 +58,18 @@ class Mnist:
             test_labels=test_labels,
             classes=self.classes,
             flip=self.flip,
+        )
+
+    def _other(self, folder: Path) -> str | None:
+        """The other set, if it is that one's files."""
+        path = _find(folder, "train", LABELS)
+        try:
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as f:
+                first = tuple(f.read(16)[8:])
+        except (OSError, EOFError, zlib.error):  # `read` says what is wrong with it
+            return None
+        return next(
+            (name for name, known in BEGINNINGS.items() if known == first and name != self.name), None
         )
 
     def _part(self, folder: Path, part: str) -> tuple[Bytes, NDArray[np.int64]]:

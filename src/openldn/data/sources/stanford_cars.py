@@ -1,11 +1,13 @@
 """Stanford Cars: 16,185 photographs of cars in 196 classes (make, model and year).
 
-The publisher's site is gone; copies come in three layouts, tried in this order:
+The publisher's site is gone; copies come in four layouts, tried in this order:
 
 1.  devkit/{cars_train_annos,cars_meta}.mat, cars_test_annos_withlabels.mat (there or beside devkit),
-    cars_train/*.jpg, cars_test/*.jpg;
+    cars_train/*.jpg, cars_test/*.jpg; or as mirrors nest them: car_devkit/devkit/, cars_train/cars_train/;
 2.  the older cars_annos.mat and car_ims/*.jpg;
-3.  train.csv and test.csv, with a column `image`, `filename`, `fname` or `relative_im_path` and a column
+3.  anno_train.csv, anno_test.csv (image, four numbers of a box, class number; no header), names.csv with a
+    class a line, and class folders in car_data/car_data/train, car_data/train or train, likewise test;
+4.  train.csv and test.csv, with a column `image`, `filename`, `fname` or `relative_im_path` and a column
     `class` or `label` that holds a number or a name. Images are sought by that path, then by that name in
     cars_train/ and cars_test/, then in train/ and test/. Classes are in the order of numbers, or of names.
 """
@@ -19,8 +21,8 @@ from openldn.data.problem import Listing
 from openldn.data.sources import listed, matlab
 from openldn.errors import UserError
 
-TRAIN, META = "devkit/cars_train_annos.mat", "devkit/cars_meta.mat"
-TESTS = ("devkit/cars_test_annos_withlabels.mat", "cars_test_annos_withlabels.mat")
+DEVKITS, TEST = ("devkit", "car_devkit/devkit"), "cars_test_annos_withlabels.mat"
+ANNO = ("anno_train.csv", "anno_test.csv", "names.csv")
 OLDER = ("cars_annos.mat", "car_ims/")
 CSV = ("train.csv", "test.csv")
 IMAGE_COLUMNS, CLASS_COLUMNS = ("image", "filename", "fname", "relative_im_path"), ("class", "label")
@@ -31,36 +33,42 @@ def read(folder: Path) -> Listing:
     """The publisher's training and test part, classes in the publisher's order."""
     if listed.missing(folder, *_devkit(folder)) is None:
         return _read_devkit(folder)
-    return _read_older(folder) if listed.missing(folder, *OLDER) is None else _read_csv(folder)
+    if listed.missing(folder, *OLDER) is None:
+        return _read_older(folder)
+    return _read_anno(folder) if listed.missing(folder, *ANNO) is None else _read_csv(folder)
 
 
 def missing(folder: Path) -> Path | None:
     """What is needed but not there, if anything; single images are not looked for."""
-    others = (listed.missing(folder, *layout) for layout in (OLDER, CSV))
+    others = (listed.missing(folder, *layout) for layout in (OLDER, ANNO, CSV))
     return None if None in others else listed.missing(folder, *_devkit(folder))
 
 
 def present(folder: Path) -> bool:
-    """Whether one of the three layouts is there."""
+    """Whether one of the layouts is there."""
     return missing(folder) is None
 
 
 def _devkit(folder: Path) -> tuple[str, ...]:
-    test = next((file for file in TESTS if (folder / file).is_file()), TESTS[0])
-    return TRAIN, test, META, "cars_train/", "cars_test/"
+    """Lists of the training and the test part, the classes, and the parts' images."""
+    kit = next((kit for kit in DEVKITS if (folder / kit).is_dir()), DEVKITS[0])
+    test = next((file for file in (f"{kit}/{TEST}", TEST) if (folder / file).is_file()), f"{kit}/{TEST}")
+    images = [f"cars_{part}/" for part in ("train", "test")]
+    nested = [2 * below if (folder / (2 * below)).is_dir() else below for below in images]
+    return f"{kit}/cars_train_annos.mat", test, f"{kit}/cars_meta.mat", *nested
 
 
 def _read_devkit(folder: Path) -> Listing:
-    train_file, test_file, *_ = _devkit(folder)
-    (names,) = matlab.read(folder / META, "class_names", remedy=REMEDY)
-    train, test = _annotated(folder, train_file, "cars_train"), _annotated(folder, test_file, "cars_test")
+    train_file, test_file, meta, *images = _devkit(folder)
+    (names,) = matlab.read(folder / meta, "class_names", remedy=REMEDY)
+    train, test = _annotated(folder, train_file, images[0]), _annotated(folder, test_file, images[1])
     return _listing(folder, train, test, names)
 
 
 def _annotated(folder: Path, file: str, below: str) -> listed.Part:
     (records,) = matlab.read(folder / file, "annotations", remedy=REMEDY)
     images, labels = matlab.fields(folder / file, records, "fname", "class", remedy=REMEDY)
-    return listed.Part(folder / file, [f"{below}/{image}" for image in images], labels)
+    return listed.Part(folder / file, [f"{below}{image}" for image in images], labels)
 
 
 def _read_older(folder: Path) -> Listing:
@@ -82,6 +90,27 @@ def _listing(folder: Path, train: listed.Part, test: listed.Part, names: Any) ->
     classes = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     keys = range(1, len(classes) + 1)
     return listed.listing("stanford-cars", folder, train, test, classes, keys=keys, remedy=REMEDY)
+
+
+def _read_anno(folder: Path) -> Listing:
+    names = listed.lines(folder / ANNO[2], REMEDY)
+    train, test = (_from_anno(folder, part, names) for part in ("train", "test"))
+    return _listing(folder, train, test, names)
+
+
+def _from_anno(folder: Path, part: str, classes: list[str]) -> listed.Part:
+    path = folder / f"anno_{part}.csv"
+    rows = [line.split(",") for line in listed.lines(path, REMEDY)]
+    fine = (len(row) == 6 and row[5].strip().isdecimal() and len(row[5]) < 10 for row in rows)
+    wrong = next((i for i, good in enumerate(fine, 1) if not good), None)
+    if wrong is not None:
+        raise UserError(f"entry {wrong} of {path} is not image,x1,y1,x2,y2,class; {REMEDY}")
+    places = [f"car_data/car_data/{part}", f"car_data/{part}", part]
+    at = next((place for place in places if (folder / place).is_dir()), places[0])
+    folder_of = {k: name.replace("/", "-") for k, name in enumerate(classes, 1)}
+    labels = [int(row[5]) for row in rows]
+    names = [f"{at}/{folder_of.get(k, k)}/{row[0]}" for k, row in zip(labels, rows, strict=True)]
+    return listed.Part(path, names, labels)
 
 
 def _read_csv(folder: Path) -> Listing:
