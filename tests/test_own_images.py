@@ -324,7 +324,7 @@ def test_colour_images_are_the_same_in_training_and_in_prediction(tmp_path: Path
     for row in rows(tmp_path / "new.csv"):
         assert row["confidence"] == before[row["image"]]["confidence"]
     paths = [str(path) for path in sorted((tmp_path / "photos/unlabelled").iterdir())]
-    pixels, _ = arrays.read_images(paths, size=32, channels=3)
+    (pixels,) = arrays.in_parts(paths, 32, 3)
     assert np.array_equal(pixels.numpy(), np.stack([images.read(Path(path), 32, 3) for path in paths]))
 
 

@@ -438,7 +438,8 @@ def test_numbers_without_a_scale_are_refused(tmp_path: Path) -> None:
 def test_size(tmp_path: Path, shapes: list[tuple[int, int]], size: int) -> None:
     paths = [save(noise(*shape), tmp_path / f"{i}.png") for i, shape in enumerate(shapes)]
     assert chosen(paths) == (size, 1)
-    assert arrays.decode(paths, *chosen(paths)).shape == (len(paths), 1, size, size)
+    (pixels,) = arrays.in_parts(paths, *chosen(paths))
+    assert pixels.shape == (len(paths), 1, size, size)
 
 
 def test_size_may_be_told(tmp_path: Path) -> None:

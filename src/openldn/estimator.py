@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
@@ -111,7 +112,7 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 problem, None, options, source, path, backbone=custom, skipped=skipped, quiet=quiet
             )
         self._take(load_model(self.run_, custom))
-        predicted = self._predicted(problem.images).ids.numpy()
+        predicted = self.model_.predict(problem.images).ids.numpy()
         given = problem.labels.numpy()
         labels = self.classes_[np.where(given == UNLABELLED, predicted, given)]
         none = UNLABELLED if self.classes_.dtype.kind == "i" else ""
@@ -144,12 +145,8 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _predict(self, X: Any) -> Prediction:
         check_is_fitted(self, "model_")
-        pixels, _ = arrays.read_images(X, size=self.model_.size, channels=self.model_.channels)
-        return self._predicted(pixels)
-
-    def _predicted(self, pixels: Any) -> Prediction:
-        prediction: Prediction = self.model_.predict(pixels)
-        return prediction
+        parts = [*map(self.model_.predict, arrays.in_parts(X, self.model_.size, self.model_.channels))]
+        return Prediction(torch.cat([part.p for part in parts]), torch.cat([part.z for part in parts]))
 
     def _take(self, model: Model) -> None:
         self.model_ = model

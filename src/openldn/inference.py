@@ -18,7 +18,6 @@ from openldn.model import Model
 from openldn.run import SKIPPED, Run, read_json, write_csv
 
 PREDICTIONS = ("image", "label", "confidence", "kind")
-CHUNK = 1000  # images decoded and labelled at a time
 
 
 def predict(run: Run | str | Path, images: str | Path, out: str | Path) -> int:
@@ -50,8 +49,8 @@ def predict(run: Run | str | Path, images: str | Path, out: str | Path) -> int:
         return image_files.shown(path.relative_to(data).as_posix() if data.is_dir() else path)
 
     def rows() -> Iterator[Sequence[Any]]:
-        for i in range(0, len(paths), CHUNK):
-            part = paths[i : i + CHUNK]
+        for i in range(0, len(paths), arrays.AT_ONCE):
+            part = paths[i : i + arrays.AT_ONCE]
             pixels, unreadable = arrays.decode_readable(part, model.size, model.channels)
             skipped.update(unreadable)
             if len(skipped) == len(paths):

@@ -1,7 +1,7 @@
 """Images in memory, or a list of their paths, with labels beside them."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,8 @@ from openldn.data.duplicates import warn_of_copies
 from openldn.data.pixels import Images
 from openldn.data.problem import UNLABELLED, Problem, encode
 from openldn.errors import UserError
+
+AT_ONCE = 1000  # files that are decoded and looked at together
 
 
 class Given(NamedTuple):
@@ -51,17 +53,23 @@ def read(X: Any, y: Any, *, n_novel: int, flip: bool = True, largest: int = 224)
     return Given(problem, kept, skipped)
 
 
+def in_parts(X: Any, size: int, channels: int) -> Iterator[Tensor]:
+    """uint8 (n, c, size, size) of all images in an array or a list of paths, some of these at a time."""
+    if (paths := _paths(X)) is None:
+        yield read_images(X, size=size, channels=channels)[0]
+        return
+    for i in range(0, len(paths), AT_ONCE):
+        pixels, skipped = decode_readable(paths[i : i + AT_ONCE], size, channels)
+        if skipped:
+            path, reason = next(iter(skipped.items()))
+            raise UserError(f"{images.shown(path)} cannot be read ({reason}); repair it or leave it out")
+        yield pixels
+
+
 def read_images(
     X: Any, *, size: int | None = None, channels: int | None = None
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """uint8 (n, c, h, w) and names, from an array (n, h, w) or (n, h, w, 3) or a list of paths.
-
-    Paths need a size and channels to be brought to.
-    """
-    if (paths := _paths(X)) is not None:
-        assert size is not None
-        assert channels is not None
-        return decode(paths, size, channels), tuple(map(str, paths))
+    """uint8 (n, c, h, w) and names, from an array (n, h, w) or (n, h, w, 3)."""
     try:
         array = np.asarray(X)
     except ValueError:
@@ -122,13 +130,6 @@ def read_labels(y: Any) -> tuple[Tensor, tuple[str | int, ...]]:
     )
 
 
-def decode(paths: Sequence[Path], size: int, channels: int) -> Tensor:
-    """uint8 (n, c, size, size), by all cores; an error if a file cannot be read."""
-    pixels, skipped = decode_readable(paths, size, channels)
-    _refuse_unreadable(skipped)
-    return pixels
-
-
 def decode_readable(paths: Sequence[Path], size: int, channels: int) -> tuple[Tensor, dict[Path, str]]:
     """The pixels of those that can be read, in order, and why the others cannot."""
     # Whole paths: a worker may have been started in another folder than this process is in now.
@@ -141,15 +142,6 @@ def decode_readable(paths: Sequence[Path], size: int, channels: int) -> tuple[Te
     skipped = {path: r for path, r in zip(paths, results, strict=True) if isinstance(r, str)}
     pixels = torch.frombuffer(bytearray().join(good), dtype=torch.uint8) if good else torch.empty(0).byte()
     return pixels.view(len(good), size, size, channels).permute(0, 3, 1, 2), skipped
-
-
-def _refuse_unreadable(skipped: dict[Path, str]) -> None:
-    if skipped:
-        path, reason = next(iter(skipped.items()))
-        raise UserError(
-            f"{len(skipped)} images cannot be read, such as {images.shown(path)} ({reason}); "
-            "repair them or leave them out"
-        )
 
 
 def _paths(X: Any) -> list[Path] | None:
