@@ -69,6 +69,7 @@ def test_fashion_mnist_as_published() -> None:
     assert np.bincount(whole.test_labels).tolist() == [1_000] * 10
     assert [whole.classes[k] for k in whole.labels[:3]] == ["Ankle boot", "T-shirt/top", "T-shirt/top"]
     assert [whole.classes[k] for k in whole.test_labels[:3]] == ["Ankle boot", "Pullover", "Trouser"]
+    assert whole.images[0, 0, 3, 12:17].tolist() == [1, 0, 0, 13, 73]  # the boot's upper edge
     assert whole.flip
 
 
