@@ -4,7 +4,8 @@
 
 Half of the classes known; half of their images labelled (every seed) and a tenth (seed 0); and the ceiling,
 the same network trained by all labels for as long. Test images, last step. Every run is kept and goes on
-where it was stopped; what is finished is not run again. Writes curve.svg, accuracy against minutes.
+where it was stopped; what is finished is not run again. Writes minutes.svg and passes.svg, accuracy against
+either; a pass is one image forward through the network, and backward counts as two.
 """
 
 import argparse
@@ -34,6 +35,7 @@ from openldn.run import Run
 
 Log = list[dict[str, Any]]
 KEYS = ("known", "novel", "all")
+UNITS = {"minutes": "minutes", "passes": "million image passes"}
 
 
 def main() -> None:
@@ -52,10 +54,11 @@ def main() -> None:
         lines = run(args.out / f"{share:.0%}-{seed}", share, seed, args.data_dir, args.epochs)
         curves.setdefault(f"{share:.0%} labelled", []).append(lines)
         Console(width=110).print(table(curves))
-    seconds = total(curves["50% labelled"][0])
+    seconds = 60 * total(curves["50% labelled"][0])
     print(f"all labels, the same network, {seconds / 60:.0f} minutes: ", end="", flush=True)
     print(f"{ceiling(args.out / 'ceiling.json', args.data_dir, seconds):.1f} % of the test images")
-    (args.out / "curve.svg").write_text(picture(curves))
+    for unit in UNITS:
+        (args.out / f"{unit}.svg").write_text(picture(curves, unit))
 
 
 def run(path: Path, labelled: float, seed: int, data_dir: str | None, epochs: float | None) -> Log:
@@ -68,33 +71,42 @@ def run(path: Path, labelled: float, seed: int, data_dir: str | None, epochs: fl
             "cifar10", out=path, data_dir=data_dir, seed=seed, labelled=labelled, epochs=epochs
         )
     lines: Log = []
-    before = 0.0  # seconds count from the start of a phase; the final evaluation belongs to the last one
+    before = dict.fromkeys(UNITS, 0.0)  # a log counts from the start of a phase; "final" goes with the last
     for line in Run.open(made.path).metrics():
         if lines and line["phase"] not in (lines[-1]["phase"], "final"):
-            before = lines[-1]["at"]
-        lines.append({**line, "at": before + line["seconds"]})
+            before = {unit: lines[-1][unit] for unit in UNITS}
+        now = {"minutes": line["seconds"] / 60, "passes": line["passes"] / 1e6}
+        lines.append({**line, **{unit: before[unit] + now[unit] for unit in UNITS}})
     return lines
 
 
-def total(lines: Log) -> float:
-    """Seconds of training, evaluations included."""
-    return max(line["at"] for line in lines)
+def total(lines: Log, unit: str = "minutes") -> float:
+    """Of training, evaluations included."""
+    return max(line[unit] for line in lines)
 
 
-def evaluations(lines: Log) -> list[tuple[str, float, dict[str, float]]]:
-    """Phase, seconds and headline figures of each evaluation."""
-    return [(line["phase"], line["at"], metrics.headline(line)) for line in lines if "protocols" in line]
+def evaluations(lines: Log) -> list[tuple[dict[str, Any], dict[str, float]]]:
+    """The line and the headline figures of each evaluation."""
+    return [(line, metrics.headline(line)) for line in lines if "protocols" in line]
 
 
 def table(curves: dict[str, list[Log]]) -> Table:
     shown = Table(
-        "labels", "stage", *KEYS, "minutes since the start", title="CIFAR-10, test images, last step"
+        "labels",
+        "stage",
+        *KEYS,
+        "minutes since the start",
+        "million passes",
+        title="CIFAR-10, test images, last step",
     )
     for name, runs in curves.items():
-        for stage in dict.fromkeys(phase for phase, _, _ in evaluations(runs[0]) if phase != "final"):
-            ends = [[e for e in evaluations(lines) if e[0] == stage][-1] for lines in runs]
-            cells = [spread([figures[key] for _, _, figures in ends]) for key in KEYS]
-            shown.add_row(name, stage, *cells, spread([at / 60 for _, at, _ in ends]))
+        for stage in dict.fromkeys(line["phase"] for line, _ in evaluations(runs[0])):
+            if stage == "final":
+                continue
+            ends = [[e for e in evaluations(lines) if e[0]["phase"] == stage][-1] for lines in runs]
+            cells = [spread([figures[key] for _, figures in ends]) for key in KEYS]
+            cells += [spread([line[unit] for line, _ in ends]) for unit in UNITS]
+            shown.add_row(name, stage, *cells)
     return shown
 
 
@@ -138,9 +150,9 @@ def ceiling(file: Path, data_dir: str | None, seconds: float) -> float:
     return 100 * float(right.mean())
 
 
-def picture(curves: dict[str, list[Log]], width: int = 640, height: int = 360) -> str:
-    """Accuracy on test images against minutes, a line for each run and figure."""
-    longest = max(total(lines) for runs in curves.values() for lines in runs)
+def picture(curves: dict[str, list[Log]], unit: str, width: int = 640, height: int = 360) -> str:
+    """Accuracy on test images against minutes or passes, a line for each run and figure."""
+    longest = max(total(lines, unit) for runs in curves.values() for lines in runs)
     colour = {"known": "#1b6ca8", "novel": "#d1495b", "all": "#333333"}
 
     def x(at: float) -> float:
@@ -157,7 +169,7 @@ def picture(curves: dict[str, list[Log]], width: int = 640, height: int = 360) -
     for dash, runs in zip(("", "4 3"), curves.values(), strict=False):
         for lines in runs:
             for key in KEYS:
-                points = " ".join(f"{x(at):.1f},{y(f[key]):.1f}" for _, at, f in evaluations(lines))
+                points = " ".join(f"{x(line[unit]):.1f},{y(f[key]):.1f}" for line, f in evaluations(lines))
                 drawn.append(
                     f'<polyline points="{points}" fill="none" stroke="{colour[key]}" '
                     f'stroke-dasharray="{dash}"/>'
@@ -165,7 +177,7 @@ def picture(curves: dict[str, list[Log]], width: int = 640, height: int = 360) -
     for k, key in enumerate(KEYS):
         drawn.append(f'<text x="{60 + 70 * k}" y="16" fill="{colour[key]}">{key}</text>')
     drawn.append(
-        f'<text x="{width - 20}" y="{height - 12}" text-anchor="end">{longest / 60:.0f} minutes</text>'
+        f'<text x="{width - 20}" y="{height - 12}" text-anchor="end">{longest:.3g} {UNITS[unit]}</text>'
     )
     drawn.append(
         f'<text x="{60 + 70 * 3}" y="16">lines: 50 % labelled, dashes: 10 %; test images, percent</text>'

@@ -346,6 +346,31 @@ def test_trouble_early_in_stage_2_names_the_checkpoint_of_stage_1(tmp_path: Path
         train(tmp_path / "run", problem, epochs=2)
 
 
+@pytest.mark.parametrize("rows", ["all", "few"])
+def test_passes_are_counted(tmp_path: Path, rows: str) -> None:
+    """Forward 1, backward 2, along a direction 2 more than forward; evaluations are nobody's budget."""
+    problem, truth = split()
+    settings = decide(Options(method="openldn", epochs=4), stages=1)
+    settings = replace(settings, discover=replace(settings.discover, omega_rows=rows))
+    options = Options(method="openldn", device="cpu", novel=problem.n_novel)
+    run = pipeline.start(
+        problem,
+        truth,
+        options,
+        {"kind": "arrays"},
+        tmp_path / "run",
+        settings=settings,
+        backbone=toy.backbone(),
+        quiet=True,
+    )
+    (phase,) = phases("openldn", problem, epochs=4)
+    l, u = phase.n_labelled, phase.n_unlabelled  # noqa: E741
+    turns = -(-phase.steps // settings.discover.every)
+    judged, along = (l + 2 * u, l + 2 * u) if rows == "all" else (l, l + min(l, u))
+    expected = phase.steps * 3 * (l + 2 * u) + turns * 3 * (judged + along)
+    assert [line["passes"] for line in run.metrics()][-1] == expected
+
+
 def test_even_one_step_learns() -> None:
     assert learning_rate(1.0, "decay", 0.0) == pytest.approx(0.1)
     assert learning_rate(1.0, "decay", 0.1) == pytest.approx(1.0)

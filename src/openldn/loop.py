@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from openldn.data.batches import Batch, Batches
 from openldn.data.problem import Problem
 from openldn.errors import Diverged, UserError
+from openldn.nets.classifier import Passes
 from openldn.optimisers import Optimiser
 from openldn.run import Run
 
@@ -100,21 +101,28 @@ def train(
     Losses are read from the device, and checked to be finite, every `read_every` steps and before every save.
     """
     name = f"{number}-{phase.name}"
-    step, seconds = 0, 0.0
+    step, seconds, passes = 0, 0.0, Passes()
     if saved := run.load_state(name):
         try:
             phase.load_state_dict(saved["phase"])
-            step, seconds = saved["step"], saved["seconds"]
+            step, seconds, passes.total = saved["step"], saved["seconds"], saved["passes"]
         except (RuntimeError, KeyError, ValueError):
             raise UserError(
                 f"{run.checkpoint(name)} does not fit this run; remove it and resume, or train again"
             ) from None
     else:
         torch.manual_seed(mixed_seed(seed, number))
-        phase.begin(previous)
+        with passes:
+            phase.begin(previous)
     last_good = step
 
     started = last_save = time.monotonic()
+
+    def noted() -> dict[str, Any]:
+        """Where the phase is, for a line of the log or a checkpoint."""
+        now = round(seconds + time.monotonic() - started, 3)
+        return {"phase": phase.name, "step": step, "seconds": now, "passes": passes.total}
+
     readings = Readings(phase.name, run, name)
     # A run is logged some hundred times and evaluated some ten times, however long it is.
     log_every = max(1, phase.steps // 100)
@@ -138,11 +146,12 @@ def train(
             torch.manual_seed(mixed_seed(seed, number, step + 1))
             batch = batches[i]
 
-            losses = phase.step(batch, progress)
-            phase.optimiser.zero_grad()
-            torch.stack([*losses.values()]).sum().backward()
-            phase.optimiser.step(phase.learning_rate(progress))
-            phase.after_step(batch, progress)
+            with passes:
+                losses = phase.step(batch, progress)
+                phase.optimiser.zero_grad()
+                torch.stack([*losses.values()]).sum().backward()
+                phase.optimiser.step(phase.learning_rate(progress))
+                phase.after_step(batch, progress)
             step += 1
             readings.add(step, losses)
 
@@ -154,15 +163,14 @@ def train(
                 figures: Mapping[str, float] = {}
                 if last or step % log_every == 0:
                     figures = phase.figures()
-                    now = round(seconds + time.monotonic() - started, 3)
-                    run.log({"phase": phase.name, "step": step, "seconds": now, **means, **figures})
+                    run.log({**noted(), **means, **figures})
                 watcher.stepped(step, {**means, **figures})
             if epoch_ended or last:
-                phase.after_epoch(step / phase.steps)
+                with passes:
+                    phase.after_epoch(step / phase.steps)
             if evaluate and (last or step % evaluate_every == 0):
                 result = evaluate(phase.model)
-                now = round(seconds + time.monotonic() - started, 3)
-                run.log({"phase": phase.name, "step": step, "seconds": now, **result})
+                run.log({**noted(), **result})
                 watcher.evaluated(step, result)
             if save:
                 state = phase.state_dict()
@@ -171,9 +179,7 @@ def train(
                         f"weights became NaN or infinite by step {step} of phase {phase.name}; "
                         f"{readings.kept(last_good)}: try another --seed or --backbone"
                     )
-                run.save_state(
-                    name, {"step": step, "seconds": seconds + time.monotonic() - started, "phase": state}
-                )
+                run.save_state(name, {**noted(), "phase": state})
                 last_good, last_save = step, time.monotonic()
     finally:
         watcher.ended()

@@ -270,8 +270,9 @@ def _finish(run: Run, model: Model, problem: Problem, truth: Truth | None) -> No
     images = Part(problem.images, rows)
     write_csv(run.path / "predictions.csv", PREDICTIONS, prediction_rows(model, names, images))
     if truth is not None:
-        last = (run.metrics() or [{"step": 0, "seconds": 0.0}])[-1]
-        run.log({"phase": "final", "step": last["step"], "seconds": last["seconds"], **score(model, truth)})
+        last = (run.metrics() or [{}])[-1]
+        where = {key: last.get(key, 0) for key in ("step", "seconds", "passes")}
+        run.log({"phase": "final", **where, **score(model, truth)})
     model.save(run.path)
 
 

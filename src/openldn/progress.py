@@ -153,7 +153,7 @@ def watcher(quiet: bool = False) -> Silent:
 
 def _short(figures: Mapping[str, float]) -> str:
     """Losses, and whether similarities tell pairs apart; the rest is in the log."""
-    left_out = ("pseudo_labelled", "omega_gradient", "similarity_mean", "pseudo_labels")
+    left_out = ("pseudo_labelled", "omega_gradient", "similarity_mean", "pseudo_labels", "refreshed")
     shown = {name.replace("similarity_", ""): v for name, v in figures.items() if name not in left_out}
     return " ".join(f"{name} {value:.3f}" for name, value in shown.items())
 

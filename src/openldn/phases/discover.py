@@ -32,7 +32,7 @@ from openldn.losses import (
     pseudo_label_loss,
 )
 from openldn.metrics import pair_auc
-from openldn.nets.classifier import Classifier, in_full, statistics_frozen
+from openldn.nets.classifier import Classifier, Passes, in_full, statistics_frozen
 from openldn.nets.similarity import PairSimilarity
 from openldn.optimisers import Adam, optimiser
 from openldn.phases.schedule import learning_rate, steps_for
@@ -129,6 +129,7 @@ class Discover:
             # look ahead        θ' = θ − α ∇ L_nov(θ, Ω)
             theta = self.theta()
             loss = torch.stack([*self.losses(z, logits, y, self.settings.attach != "neither").values()])
+            Passes.count(2 * len(z))  # a second way back over the same pass
             slopes = torch.autograd.grad(
                 loss.sum(), [*theta.values()], retain_graph=True, materialize_grads=True
             )
