@@ -37,7 +37,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "batch 50, proportional": {"batch": 50},
     "features attached in both steps": {"attach": "both"},
     "features attached in neither": {"attach": "neither"},
-    "theta first": {"order": "theta-first"},
+    "omega first": {"order": "omega-first"},
 }
 
 

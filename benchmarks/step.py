@@ -25,9 +25,9 @@ from openldn.data.batches import Batch
 from openldn.data.problem import Problem
 from openldn.device import keep_freed_memory, matmul_peak, pick
 from openldn.losses import pair_loss
+from openldn.model import new_network
 from openldn.nets.classifier import statistics_frozen
 from openldn.phases.discover import Discover
-from openldn.pipeline import new_network
 
 FAST, PAPER = PRESETS["fast"].discover, PRESETS["paper"].discover
 KINDS = {  # settings of stage 1, and whether Ω has its turn

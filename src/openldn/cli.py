@@ -46,11 +46,11 @@ def train(
     labels: Path | None = None,
     out: Path | None = None,
 ) -> None:
-    """Trains on a folder of images, or a named data set.
+    """Trains on a folder of images, a CSV file of them, or a named data set.
 
     Args:
-        data: A folder, or a name that `openldn datasets` lists. In a folder, DATA/<class>/* are labelled and
-            DATA/unlabelled/* are not; or --labels says what is.
+        data: A folder, a CSV file of image,label, or a name that `openldn datasets` lists. In a folder,
+            DATA/<class>/* are labelled and DATA/unlabelled/* are not; or --labels says what is.
         options: What may be chosen.
         labels: CSV file with the columns image,label; no row or an empty label means unlabelled.
         out: Folder of the run (default: a new one in runs/).

@@ -96,7 +96,7 @@ class Preset:
 
 
 PRESETS: dict[str, Preset] = {
-    # The paper's and the authors' numbers. Stage 2: 1024 x 1024 steps of 64, refreshed every 10 x 1024.
+    # The paper's and the authors' numbers. Stage 2: 1024 x 1024 steps of 64, refreshed about every 10 x 1024.
     "paper": Preset(
         backbone="resnet18",
         discover=Discover(
@@ -171,7 +171,7 @@ class Options:
     """small, resnet18 or resnet50."""
     size: int | None = None
     """Pixels that images from files are brought to (default: chosen from the images, at most 32 in the
-    fast preset)."""
+    fast preset, but square ones that are all alike stay as they are up to 64)."""
     flip: bool | None = None
     """Whether a mirrored image shows the same thing (default: yes, but not for digits)."""
     known: float = 0.5

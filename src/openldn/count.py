@@ -14,8 +14,8 @@ from openldn.metrics import confusion, matched
 def estimate(z: Tensor, labels: Tensor, n_known: int, *, seed: int, sample: int = 5000) -> int:
     """The number of novel classes in features z (n, d), labels (n,) with -1 for unlabelled ones.
 
-    Looks at up to three times as many classes as are known, on at most `sample` images,
-    half of them labelled if there are so many.
+    Looks at up to three times as many classes as are known and ten more, on at most `sample` images, half of
+    them labelled if there are so many.
     """
     from sklearn.cluster import KMeans  # when needed: it takes as long to load as torch
 

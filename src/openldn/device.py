@@ -77,5 +77,5 @@ def precision(device: torch.device) -> Literal["float32", "bfloat16"]:
 
 
 def views_on(device: torch.device) -> torch.device:
-    """Where views of images are made for it: they need double precision, which MPS has not."""
+    """Where views of images are made for it: for MPS on the CPU, as they have never been tried there."""
     return torch.device("cpu") if device.type == "mps" else device

@@ -6,7 +6,7 @@ class UserError(ValueError):
 
 
 class Diverged(ArithmeticError):
-    """A loss stopped being a finite number; the message names the step, the term and the checkpoint."""
+    """A loss or a weight is not finite any more; the message names the step, the term and the checkpoint."""
 
 
 class OpenLDNWarning(UserWarning):

@@ -38,7 +38,7 @@ def train(
     quiet: bool = False,
     **choices: Any,
 ) -> Run:
-    """Trains on a folder of images or a named set, and gives back the run.
+    """Trains on a folder of images, a CSV file of them or a named set, and gives back the run.
 
     `labels` is a CSV file of `image,label`. `choices` are fields of `Options`: `train("digits", epochs=5)`.
     """

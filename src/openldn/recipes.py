@@ -1,4 +1,4 @@
-"""The systems, as a table: phases over one network, and a predictor."""
+"""The systems, as a table: phases, each with a network of its own, and a predictor."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

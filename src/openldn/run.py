@@ -1,6 +1,6 @@
 """A run is a folder. Everything in it is JSON, CSV or safetensors; reading it cannot run code.
 
-Files are written whole or not at all: to a temporary name first, then renamed.
+Files are written whole or not at all: to a temporary name first, then renamed. Only the log grows by lines.
 """
 
 import csv

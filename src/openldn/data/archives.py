@@ -50,7 +50,7 @@ class Archive:
     """A file as its publisher offers it."""
 
     file: str
-    url: str | None  # None where a login or a form stands before it
+    url: str | None  # None where a login or a form stands before it, or the publisher is gone
     checksum: str | None  # "md5:..." or "sha256:..."
     size: int  # bytes, to say how long it will take
 

@@ -1,5 +1,7 @@
 """RandAugment's 14 operations on whole batches of uint8 images (n, c, h, w), each equal to Pillow's.
 
+(Blends may be a level off in a pixel of ten thousand, where a machine fuses multiplying and adding.)
+
 Which one an image gets, at which level (1 to 9) and with which sign (-1 or 1) is given as arrays (n,).
 Most operations are one of two things: a table that says what becomes of each of the 256 values, or a map that
 says whence each pixel comes. These are made on the host, in the arithmetic that Pillow makes them with.
@@ -85,7 +87,7 @@ def equalize(images: Tensor, level: Ints) -> Table:
     counts = torch.bincount(_by_channel(images, 256), minlength=n * c * 256).view(n, c, 256).cpu().numpy()
     before = counts.cumsum(2) - counts
     darker = (before * (counts > 0)).max(2, keepdims=True)  # how many pixels are not the brightest
-    step = darker // 255  # 0 where there is one value only
+    step = darker // 255  # 0 where there is one value only, or few pixels
     flat = np.minimum((step // 2 + before) / np.maximum(step, 1), 255)
     return np.where(step > 0, flat, VALUES).astype(np.uint8)
 

@@ -153,7 +153,7 @@ class LabelledSet:
     names: tuple[str, ...] | None = None  # of the training images; their numbers, where they have none
 
     def subset(self, n: int) -> "LabelledSet":
-        """The first training images of each class, `n` in all or a few less; the test part stays whole."""
+        """The first training images of each class, one at least, about `n` in all; all test images."""
         each = max(1, n // len(self.classes))
         firsts = [np.flatnonzero(self.labels == k)[:each] for k in range(len(self.classes))]
         rows = np.sort(np.concatenate(firsts))

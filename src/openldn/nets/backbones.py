@@ -1,7 +1,7 @@
 """Backbones: images (n, c, h, w) -> features (n, d), with `d` as `out_features`.
 
-The stems follow the paper: up to 32 pixels a 3x3 convolution at full resolution, around 64 the same and a
-max-pool, above that the usual 7x7 convolution at half resolution and a max-pool.
+The stems follow the paper, which has 32, 64 and 224 pixels: up to 48 a 3x3 convolution at full resolution, up
+to 96 the same and a max-pool, above that the usual 7x7 convolution at half resolution and a max-pool.
 """
 
 from collections.abc import Callable
@@ -27,6 +27,7 @@ def build(name: str, channels: int, size: int) -> nn.Module:
 class SmallNet(nn.Module):
     """Fixed filters that whiten patches of 2x2 pixels, then blocks of two 3x3 convolutions; for tiny images.
 
+    Of the whitening only the bias is learned.
     It follows Jordan's networks for CIFAR-10 (2024) in what makes them learn fast: the whitening, pooling
     before normalising, convolutions that begin as the identity. Three blocks, two below 16 pixels. At 32
     pixels a forward pass is 33 million multiply-adds; ResNet-18 has 17 times as many.

@@ -86,7 +86,7 @@ class ClosedWorld:
         """The average follows; then weights shrink a little, as in the reference."""
         self.average.update(self.network, round(progress * self.steps))
         shrink = 1 - self.settings.decay * self.learning_rate(progress)
-        torch._foreach_mul_([*self.network.parameters()], shrink)
+        torch._foreach_mul_([p for p in self.network.parameters() if p.requires_grad], shrink)
 
     def after_epoch(self, progress: float) -> None:
         """New pseudo-labels, unless it is the end, or too early: see `ready`."""
@@ -95,10 +95,10 @@ class ClosedWorld:
             self._refreshed += 1
 
     def ready(self) -> bool:
-        """Whether the averaged network knows most of the labels it was given, in each class.
+        """Whether the averaged network knows at least half of the labels it was given, in each class.
 
         One that has not learned a class yet would call its images by other names, and a class left without
-        a pseudo-label does not come back. In a run of the paper's length it always has.
+        a pseudo-label does not come back.
         """
         rows = self.problem.labelled
         y = self.problem.labels[rows]

@@ -35,16 +35,7 @@ from openldn.metrics import pair_auc
 from openldn.nets.classifier import Classifier, Passes, in_full, statistics_frozen
 from openldn.nets.similarity import PairSimilarity
 from openldn.optimisers import Adam, optimiser
-from openldn.phases.schedule import learning_rate, steps_for
-
-
-def composition(problem: Problem, settings: config.Discover) -> tuple[int, int]:
-    """How many labelled and unlabelled images a step has."""
-    share = 0.5
-    if settings.composition == "proportional":
-        share = min(max(len(problem.labelled) / len(problem.images), 0.1), 0.5)
-    n_labelled = max(round(share * settings.batch), 1)
-    return n_labelled, settings.batch - n_labelled
+from openldn.phases.schedule import composition, learning_rate, steps_for
 
 
 class Discover:

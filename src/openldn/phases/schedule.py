@@ -1,8 +1,18 @@
-"""Budgets and ramps, all as fractions of progress in [0, 1], so that any length is a sensible run."""
+"""Batches, budgets and ramps, which are functions of progress in [0, 1]: any length is a sensible run."""
 
 import math
 
-from openldn.config import Length, Schedule
+from openldn.config import Discover, Length, Schedule
+from openldn.data.problem import Problem
+
+
+def composition(problem: Problem, settings: Discover) -> tuple[int, int]:
+    """How many labelled and unlabelled images a step has."""
+    share = 0.5
+    if settings.composition == "proportional":
+        share = min(max(len(problem.labelled) / len(problem.images), 0.1), 0.5)
+    n_labelled = max(round(share * settings.batch), 1)
+    return n_labelled, settings.batch - n_labelled
 
 
 def steps_for(length: Length, n_unlabelled: int, batch: int) -> tuple[int, int]:

@@ -11,8 +11,7 @@ from openldn.data.batches import Batch
 from openldn.data.problem import Problem
 from openldn.nets.classifier import Classifier
 from openldn.optimisers import optimiser
-from openldn.phases.discover import composition
-from openldn.phases.schedule import learning_rate, steps_for
+from openldn.phases.schedule import composition, learning_rate, steps_for
 
 
 class Supervised:

@@ -250,7 +250,7 @@ def get(name: str, data_dir: str | Path | None) -> Path:
     named = NAMED[name]
     if not named.offered:
         raise UserError(
-            f"{name} cannot be downloaded without a login; {named.how_to_get} in {home(data_dir) / name}"
+            f"{name} cannot be downloaded from here; {named.how_to_get} in {home(data_dir) / name}"
         )
     from openldn.data import download  # what speaks HTTP is loaded by those who need it
 
