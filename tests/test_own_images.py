@@ -338,6 +338,9 @@ def test_names_that_begin_or_end_with_a_space(tmp_path: Path) -> None:
         " 0.png": "a",
         "1.png": "b",
     }
+    table.write_text("image,label\n1.png,a\n ./1.png ,b\n")
+    with pytest.raises(UserError, match=r"'1\.png' is labelled 'a' and 'b'"):
+        read(tmp_path / "photos", table)
     alone = tmp_path / "photos/all.csv"
     alone.write_text('image,label\n" 0.png",a\n1.png ,b\n2.png,\n')
     assert read(alone).problem.names == (" 0.png", "1.png", "2.png")

@@ -473,10 +473,13 @@ class Attentive(torch.nn.Module):
 @pytest.mark.parametrize("order", ["omega-first", "theta-first"])
 def test_any_module_may_be_the_backbone(order: Any, method: str, tmp_path: Path) -> None:
     problem, _ = split()
-    backbone = Attentive().eval()
+    backbone = Attentive()
+    backbone.unused.eval()
     options = Options(novel=problem.n_novel, method=method, epochs=2, order=order, device="cpu")
     out = tmp_path / "run"
     run = pipeline.start(problem, None, options, {"kind": "arrays"}, out, backbone=backbone, quiet=True)
+    assert backbone.training  # theirs stays as it was, part by part
+    assert not backbone.unused.training
     trained = Model.load(run.path, backbone).network.backbone
     assert isinstance(trained, Attentive)
     assert torch.equal(trained.frozen.weight, backbone.frozen.weight)

@@ -95,14 +95,21 @@ def pixel_statistics(images: Images, most: int = 10_000) -> tuple[Tensor, Tensor
 def infer(network: nn.Module, images: Images) -> Outputs:
     """What the network says of clean images, uint8 (n, c, h, w), in evaluation mode; on the CPU."""
     device = next(network.parameters()).device
+    with evaluating(network):
+        parts = [network(piece.to(device).float().div_(255)) for piece in pieces(images, 2**21)]
+    return Outputs(torch.cat([p.z for p in parts]).cpu(), torch.cat([p.logits for p in parts]).cpu())
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Within, the network is in evaluation mode; afterwards each part of it is in the mode it was in."""
     training = {m for m in network.modules() if m.training}
     network.eval()
     try:
-        parts = [network(piece.to(device).float().div_(255)) for piece in pieces(images, 2**21)]
+        yield
     finally:
-        for m in training:  # each as it was: a network may keep parts of itself in evaluation mode
+        for m in training:
             m.training = True
-    return Outputs(torch.cat([p.z for p in parts]).cpu(), torch.cat([p.logits for p in parts]).cpu())
 
 
 @contextmanager
@@ -131,18 +138,15 @@ def in_full(network: Classifier) -> Iterator[None]:
 
 def width(backbone: nn.Module, channels: int, size: int) -> int:
     """How many features a backbone gives, found by asking it."""
-    training = backbone.training
     device = next((p.device for p in backbone.parameters()), torch.device("cpu"))
     try:
-        with torch.no_grad():
-            z = backbone.eval()(torch.zeros(2, channels, size, size, device=device))
+        with torch.no_grad(), evaluating(backbone):
+            z = backbone(torch.zeros(2, channels, size, size, device=device))
     except Exception as e:  # someone else's code
         raise UserError(
             f"the backbone cannot take images of {channels} channels and {size} x {size} pixels "
             f"({type(e).__name__}: {e}); give one that can"
         ) from e
-    finally:
-        backbone.train(training)
     if not isinstance(z, Tensor) or z.ndim != 2 or len(z) != 2:
         raise UserError(
             "the backbone must map images (n, c, h, w) to features (n, d); "

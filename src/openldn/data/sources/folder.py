@@ -91,7 +91,12 @@ def _matched(given: Mapping[str, str], names: list[str], what: str) -> list[str]
 def trimmed(given: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
     """The same without the space around an image's name, unless it is so called."""
     known = {*names}
-    return {name if name in known else name.strip(): label for name, label in given.items()}
+    plain: dict[str, str] = {}
+    for name, label in given.items():
+        name = name if name in known else name.strip().removeprefix("./")
+        if plain.setdefault(name, label) != label:
+            raise UserError(f"{name!r} is labelled {plain[name]!r} and {label!r}; keep one")
+    return plain
 
 
 def read_labels(path: Path) -> dict[str, str]:
