@@ -34,8 +34,8 @@ KINDS = {  # settings of stage 1, and whether Ω has its turn
     "plain": (FAST, False),
     "exact (fast)": (FAST, True),
     "exact (all rows)": (replace(FAST, omega_rows="all"), True),
-    "exact (paper)": (replace(PAPER, composition="proportional"), True),
-    "double backward": (replace(PAPER, composition="proportional"), None),
+    "exact (paper)": (replace(PAPER, composition="proportional", strong_labels=FAST.strong_labels), True),
+    "double backward": (replace(PAPER, composition="proportional", strong_labels=FAST.strong_labels), None),
 }
 
 
@@ -49,8 +49,9 @@ def made(network: str, n: int, kind: str) -> Callable[[], None]:
     net = new_network(problem, network, 10, pick("cpu"))
     phase = Discover(problem, net, replace(settings, batch=n, every=1 if due else 10**9))
     l, u = phase.n_labelled, phase.n_unlabelled  # noqa: E741
-    x = torch.rand(l + 2 * u, 3, 32, 32)
-    batch = Batch((x[:l],), torch.arange(l) % 5, tuple(x[l:].split(u)), torch.arange(u))
+    labelled = tuple(torch.rand(l, 3, 32, 32) for _ in phase.labelled_views)
+    unlabelled = tuple(torch.rand(u, 3, 32, 32) for _ in phase.unlabelled_views)
+    batch = Batch(labelled, torch.arange(l) % 5, unlabelled, torch.arange(u))
 
     def step() -> None:
         if due is None:
@@ -69,7 +70,7 @@ def double_backward(phase: Discover, batch: Batch) -> None:
     """The hypergradient the textbook way: the look-ahead as a graph, differentiated whole."""
     network, similarity, y = phase.network, phase.similarity, batch.y
     theta = phase.theta()
-    x, n = torch.cat([*batch.x, *batch.u]), len(y) + len(batch.rows)
+    x, n = phase.rows(batch), len(y) + len(batch.rows)
     with statistics_frozen(network):
         z, logits = network(x)
         terms = phase.losses(z, logits, y, attach=True)

@@ -46,19 +46,20 @@ def phase(dtype: torch.dtype, **settings: object) -> Discover:
     return made
 
 
-def batch(dtype: torch.dtype, l: int = 6, u: int = 7) -> Batch:  # noqa: E741
+def batch(dtype: torch.dtype, l: int = 6, u: int = 7, strong_labels: bool = False) -> Batch:  # noqa: E741
     g = torch.Generator().manual_seed(1)
-    x = torch.rand(l + 2 * u, 1, 8, 8, generator=g, dtype=dtype)
-    y = torch.arange(l) % 2
-    return Batch((x[:l],), y, (x[l : l + u], x[l + u :]), torch.arange(u))
+    x = torch.rand(2 * l + 2 * u, 1, 8, 8, generator=g, dtype=dtype).split([l, u, u, l])
+    return Batch(
+        (x[0], x[3]) if strong_labels else (x[0],), torch.arange(l) % 2, (x[1], x[2]), torch.arange(u)
+    )
 
 
 def by_double_backward(made: Discover, seen: Batch, attach: bool) -> list[torch.Tensor]:
     """The textbook way: the step as a graph, differentiated whole."""
     network, similarity = copy.deepcopy(made.network), made.similarity
     theta = dict(network.named_parameters())
-    (x,), (weak, strong), y = seen.x, seen.u, seen.y
-    rows = torch.cat([x, weak, strong])
+    (x, *x_strong), (weak, strong), y = seen.x, seen.u, seen.y
+    rows = torch.cat([x, weak, *x_strong, strong])
 
     def pair(rows: torch.Tensor, n: int) -> torch.Tensor:
         z, logits = functional_call(network, theta, (rows,))
@@ -83,8 +84,12 @@ def by_double_backward(made: Discover, seen: Batch, attach: bool) -> list[torch.
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-9)])
 @pytest.mark.parametrize("attach", ["lookahead", "both", "neither"])
 @pytest.mark.parametrize("rows", ["all", "few"])
-def test_equals_double_backward(dtype: torch.dtype, tolerance: float, attach: str, rows: str) -> None:
-    made, seen = phase(dtype, attach=attach, omega_rows=rows), batch(dtype)
+@pytest.mark.parametrize("strong", [False, True])
+def test_equals_double_backward(
+    dtype: torch.dtype, tolerance: float, attach: str, rows: str, strong: bool
+) -> None:
+    made = phase(dtype, attach=attach, omega_rows=rows, strong_labels=strong)
+    seen = batch(dtype, strong_labels=strong)
     expected = by_double_backward(made, seen, attach != "neither")
     made.step(seen, 0.0)
     for w, g in zip(made.similarity.parameters(), expected, strict=True):

@@ -44,6 +44,8 @@ class Discover:
     """Step size of the look-ahead."""
     tau: float = 0.5
     """Confidence at which a weak view's class becomes the strong view's target."""
+    strong_labels: bool = False
+    """Labels are learned from strong views too, so that how a view looks does not tell whether it has one."""
     order: Order = "omega-first"
     """Which update comes first: of the similarity net Ω, on a virtual step, or of the classifier Θ."""
     attach: Attach = "lookahead"
@@ -128,6 +130,7 @@ PRESETS: dict[str, Preset] = {
             lr=2e-3,
             schedule="decay",
             optimiser="muon",
+            strong_labels=True,
             similarity_lr=1e-3,
             alpha=1e-3,
             order="theta-first",

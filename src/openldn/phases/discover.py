@@ -42,11 +42,11 @@ class Discover:
     """The phase: one network, one similarity network, two optimisers."""
 
     name: str = "discover"
-    labelled_views: tuple[str, ...] = ("weak",)
     unlabelled_views: tuple[str, ...] = ("weak", "strong")
 
     def __init__(self, problem: Problem, network: Classifier, settings: config.Discover):
         self.problem, self.network, self.settings = problem, network, settings
+        self.labelled_views: tuple[str, ...] = ("weak", "strong") if settings.strong_labels else ("weak",)
         self.similarity = PairSimilarity(network.head.in_features).to(network.head.weight.device)
         self.optimiser = optimiser(settings.optimiser, network)
         self.similarity_optimiser = Adam([*self.similarity.parameters()])
@@ -71,13 +71,19 @@ class Discover:
 
     # -------------------------------------------------------------------------------- the method
 
+    def rows(self, batch: Batch) -> Tensor:
+        """Weak views of l labelled and u unlabelled images, then the strong ones of the same."""
+        return torch.cat([views[k] for k in range(2) for views in (batch.x, batch.u) if k < len(views)])
+
     def losses(self, z: Tensor, logits: Tensor, y: Tensor, attach: bool) -> dict[str, Tensor]:
-        """L_nov, term by term. Rows: l labelled, then u weak views, then the same u as strong views."""
-        l, u = len(y), (len(z) - len(y)) // 2  # noqa: E741
-        labelled, weak, strong = logits.split([l, u, u])
+        """L_nov, term by term, of what the network says of `rows`."""
+        l, again = len(y), len(y) * (len(self.labelled_views) - 1)  # noqa: E741
+        u = (len(z) - l - again) // 2
+        labelled, weak, labelled_strong, strong = logits.split([l, u, again, u])
         p = logits[: l + u].softmax(dim=1)  # pairs and entropy never see strong views
         pseudo, self._seen["pseudo_labelled"] = pseudo_label_loss(weak, strong, self.settings.tau)
-        terms = {"ce": F.cross_entropy(labelled, y), "pseudo": pseudo}
+        labelled, y_all = torch.cat([labelled, labelled_strong]), y.repeat(len(self.labelled_views))
+        terms = {"ce": F.cross_entropy(labelled, y_all), "pseudo": pseudo}
         if self.settings.pair:
             terms["pair"] = self.pair(z[: l + u], p, y, attach)
         if self.settings.entropy:
@@ -114,7 +120,7 @@ class Discover:
         taped = due and self.settings.omega_rows == "all" and not self.network.halved
         tape = Tape() if taped else None
         with tape or nullcontext():
-            z, logits = self.network(torch.cat([*batch.x, *batch.u]))
+            z, logits = self.network(self.rows(batch))
         self._seen["y"] = y
         if due and self.settings.order == "omega-first":
             # look ahead        θ' = θ − α ∇ L_nov(θ, Ω)
@@ -147,10 +153,10 @@ class Discover:
         From all rows, as the step saw them; or, at a fraction of the cost, from the pairs of the labelled and
         as many weak rows, judged by the labelled ones, each group normalised by statistics of its own.
         """
-        (labelled,), (weak, strong), y = batch.x, batch.u, batch.y
+        labelled, weak, y = batch.x[0], batch.u[0], batch.y
         l = len(y)  # noqa: E741
         if self.settings.omega_rows == "all":
-            x, n = torch.cat([labelled, weak, strong]), l + len(weak)
+            x, n = self.rows(batch), l + len(weak)
             judged = x
         else:
             x = torch.cat([labelled, weak[:l]])
