@@ -29,13 +29,13 @@ from openldn.model import new_network
 from openldn.nets.classifier import statistics_frozen
 from openldn.phases.discover import Discover
 
-FAST, PAPER = PRESETS["fast"].discover, PRESETS["paper"].discover
+FAST = PRESETS["fast"].discover
 KINDS = {  # settings of stage 1, and whether Ω has its turn
     "plain": (FAST, False),
     "exact (fast)": (FAST, True),
     "exact (all rows)": (replace(FAST, omega_rows="all"), True),
-    "exact (paper)": (replace(PAPER, composition="proportional", strong_labels=FAST.strong_labels), True),
-    "double backward": (replace(PAPER, composition="proportional", strong_labels=FAST.strong_labels), None),
+    "exact (paper's order)": (replace(FAST, omega_rows="all", order="omega-first"), True),
+    "double backward": (replace(FAST, omega_rows="all"), None),
 }
 
 
@@ -49,9 +49,8 @@ def made(network: str, n: int, kind: str) -> Callable[[], None]:
     net = new_network(problem, network, 10, pick("cpu"))
     phase = Discover(problem, net, replace(settings, batch=n, every=1 if due else 10**9))
     l, u = phase.n_labelled, phase.n_unlabelled  # noqa: E741
-    labelled = tuple(torch.rand(l, 3, 32, 32) for _ in phase.labelled_views)
-    unlabelled = tuple(torch.rand(u, 3, 32, 32) for _ in phase.unlabelled_views)
-    batch = Batch(labelled, torch.arange(l) % 5, unlabelled, torch.arange(u))
+    x = torch.rand(l + 2 * u, 3, 32, 32)
+    batch = Batch((x[:l],), torch.arange(l) % 5, tuple(x[l:].split(u)), torch.arange(u))
 
     def step() -> None:
         if due is None:
@@ -73,7 +72,9 @@ def double_backward(phase: Discover, batch: Batch) -> None:
     x, n = phase.rows(batch), len(y) + len(batch.rows)
     with statistics_frozen(network):
         z, logits = network(x)
-        terms = phase.losses(z, logits, y, attach=True)
+        assert phase.average is not None
+        weak = phase.average.network(batch.u[0]).logits
+        terms = phase.losses(z, logits, y, weak, attach=True)
         terms["pair"] = pair_loss(logits[:n].softmax(dim=1), similarity(z[:n]))
         slopes = torch.autograd.grad(sum(terms.values()), [*theta.values()], create_graph=True)
         ahead = {k: p - phase.settings.alpha * g for (k, p), g in zip(theta.items(), slopes, strict=True)}

@@ -25,6 +25,7 @@ from openldn.data.views import (
     _span,
     crop_boxes,
     cutout,
+    mixed,
     rand_augment,
     strong,
     views,
@@ -604,6 +605,19 @@ def test_views_are_floats_from_nought_to_one() -> None:
         assert torch.equal((view * 255).round().to(torch.uint8), alone)
     assert not torch.equal(made[0], made[1])
     assert not torch.equal(made[2], made[3])
+
+
+@pytest.mark.parametrize("size", [8, LARGE])
+def test_mixed_views_are_weak_or_strong(size: int) -> None:
+    """About half are the weak view to the bit; the others have a grey square; company does not matter."""
+    images, keys = plenty(300, size, 3), keys_of(4, np.arange(300))
+    made, plain = mixed(images, Draws(keys), True), weak(images, Draws(keys), True)
+    same = (made == plain).flatten(1).all(dim=1)
+    assert 120 < int(same.sum()) < 180
+    grey = (made[~same] == 127).all(dim=1).flatten(1).sum(dim=1)
+    assert int(grey.min()) >= (min(16, size // 2) // 2) ** 2  # cut off at a corner
+    assert torch.equal(mixed(images[50:60], Draws(keys[50:60]), True), made[50:60])
+    assert mixed(images[:0], Draws(keys[:0]), True).shape == (0, 3, size, size)
 
 
 def test_floats_are_rounded_to_bytes() -> None:

@@ -44,8 +44,14 @@ class Discover:
     """Step size of the look-ahead."""
     tau: float = 0.5
     """Confidence at which a weak view's class becomes the strong view's target."""
-    strong_labels: bool = False
-    """Labels are learned from strong views too, so that how a view looks does not tell whether it has one."""
+    views: Literal["weak-strong", "mixed"] = "weak-strong"
+    """weak-strong: labels and pairs see weak views, and strong views follow weak ones. mixed: what is learned
+    from is weak or strong by chance, labelled or not, and follows what the averaged network says of a weak
+    view."""
+    ema_steps: int = 100
+    """How many steps the averaged network remembers, for mixed views."""
+    targets: Literal["own", "balanced"] = "own"
+    """What a view follows: the weak view's class, or that when all classes are given their share."""
     order: Order = "omega-first"
     """Which update comes first: of the similarity net Ω, on a virtual step, or of the classifier Θ."""
     attach: Attach = "lookahead"
@@ -130,7 +136,8 @@ PRESETS: dict[str, Preset] = {
             lr=2e-3,
             schedule="decay",
             optimiser="muon",
-            strong_labels=True,
+            views="mixed",
+            targets="balanced",
             similarity_lr=1e-3,
             alpha=1e-3,
             order="theta-first",

@@ -71,7 +71,17 @@ def strong(images: Tensor, draws: Draws, flip: bool) -> Tensor:
     return cutout(rand_augment(weak(images, draws, flip), draws), draws)
 
 
-VIEWS: dict[str, Callable[[Tensor, Draws, bool], Tensor]] = {"weak": weak, "strong": strong}
+def mixed(images: Tensor, draws: Draws, flip: bool) -> Tensor:
+    """Strong for about one image of two, weak for the others."""
+    made = weak(images, draws, flip)
+    (chance,) = draws.uniform(1)
+    rows = np.flatnonzero(chance < 0.5)
+    more = Draws(keys_of(draws.keys[rows], len(VIEWS)))
+    made[rows] = cutout(rand_augment(made[rows], more), more)
+    return made
+
+
+VIEWS: dict[str, Callable[[Tensor, Draws, bool], Tensor]] = {"weak": weak, "strong": strong, "mixed": mixed}
 
 # ------------------------------------------------------------------------------------------- crops
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from openldn import config
+from openldn.balance import Balance, shares
 from openldn.bilevel import hypergradient
 from openldn.data.batches import Batch
 from openldn.data.problem import Problem
@@ -33,6 +34,7 @@ from openldn.losses import (
 )
 from openldn.metrics import pair_auc
 from openldn.nets.classifier import Classifier, Passes, in_full, statistics_frozen
+from openldn.nets.ema import MovingAverage
 from openldn.nets.similarity import PairSimilarity
 from openldn.optimisers import Adam, optimiser
 from openldn.phases.schedule import composition, learning_rate, steps_for
@@ -42,11 +44,17 @@ class Discover:
     """The phase: one network, one similarity network, two optimisers."""
 
     name: str = "discover"
-    unlabelled_views: tuple[str, ...] = ("weak", "strong")
 
     def __init__(self, problem: Problem, network: Classifier, settings: config.Discover):
         self.problem, self.network, self.settings = problem, network, settings
-        self.labelled_views: tuple[str, ...] = ("weak", "strong") if settings.strong_labels else ("weak",)
+        mixed = settings.views == "mixed"
+        self.labelled_views: tuple[str, ...] = ("mixed",) if mixed else ("weak",)
+        self.unlabelled_views: tuple[str, ...] = ("weak", "mixed") if mixed else ("weak", "strong")
+        # Who is asked about weak views, if not the network itself on the way.
+        self.average = MovingAverage(network, settings.ema_steps) if mixed else None
+        self.balance = (
+            Balance(shares(problem).to(network.head.weight)) if settings.targets == "balanced" else None
+        )
         self.similarity = PairSimilarity(network.head.in_features).to(network.head.weight.device)
         self.optimiser = optimiser(settings.optimiser, network)
         self.similarity_optimiser = Adam([*self.similarity.parameters()])
@@ -57,7 +65,7 @@ class Discover:
     @property
     def model(self) -> nn.Module:
         """The network that predictions come from."""
-        return self.network
+        return self.network if self.average is None else self.average.network
 
     def begin(self, previous: nn.Module | None) -> None:
         """Starts from scratch."""
@@ -72,18 +80,19 @@ class Discover:
     # -------------------------------------------------------------------------------- the method
 
     def rows(self, batch: Batch) -> Tensor:
-        """Weak views of l labelled and u unlabelled images, then the strong ones of the same."""
-        return torch.cat([views[k] for k in range(2) for views in (batch.x, batch.u) if k < len(views)])
+        """What is learned from: l labelled images, u others, and of weak-strong views the strong ones.
 
-    def losses(self, z: Tensor, logits: Tensor, y: Tensor, attach: bool) -> dict[str, Tensor]:
-        """L_nov, term by term, of what the network says of `rows`."""
-        l, again = len(y), len(y) * (len(self.labelled_views) - 1)  # noqa: E741
-        u = (len(z) - l - again) // 2
-        labelled, weak, labelled_strong, strong = logits.split([l, u, again, u])
-        p = logits[: l + u].softmax(dim=1)  # pairs and entropy never see strong views
-        pseudo, self._seen["pseudo_labelled"] = pseudo_label_loss(weak, strong, self.settings.tau)
-        labelled, y_all = torch.cat([labelled, labelled_strong]), y.repeat(len(self.labelled_views))
-        terms = {"ce": F.cross_entropy(labelled, y_all), "pseudo": pseudo}
+        Pairs and the entropy term see the first l + u.
+        """
+        weak, other = batch.u
+        return torch.cat([*batch.x, weak, other] if self.average is None else [*batch.x, other])
+
+    def losses(self, z: Tensor, logits: Tensor, y: Tensor, weak: Tensor, attach: bool) -> dict[str, Tensor]:
+        """L_nov, term by term, of what the network says of `rows`, and of weak views."""
+        l, u = len(y), len(weak)  # noqa: E741
+        p = logits[: l + u].softmax(dim=1)
+        pseudo, self._seen["pseudo_labelled"] = pseudo_label_loss(weak, logits[-u:], self.settings.tau)
+        terms = {"ce": F.cross_entropy(logits[:l], y), "pseudo": pseudo}
         if self.settings.pair:
             terms["pair"] = self.pair(z[: l + u], p, y, attach)
         if self.settings.entropy:
@@ -122,10 +131,16 @@ class Discover:
         with tape or nullcontext():
             z, logits = self.network(self.rows(batch))
         self._seen["y"] = y
+        weak = logits[len(y) :][: len(batch.rows)]
+        if self.average is not None:
+            with torch.no_grad():
+                weak = self.average.network(batch.u[0]).logits
+        if self.balance is not None:
+            weak = self.balance(weak)
         if due and self.settings.order == "omega-first":
             # look ahead        θ' = θ − α ∇ L_nov(θ, Ω)
             theta = self.theta()
-            loss = torch.stack([*self.losses(z, logits, y, self.settings.attach != "neither").values()])
+            loss = torch.stack([*self.losses(z, logits, y, weak, self.settings.attach != "neither").values()])
             Passes.count(2 * len(z))  # a second way back over the same pass
             slopes = torch.autograd.grad(
                 loss.sum(), [*theta.values()], retain_graph=True, materialize_grads=True
@@ -137,30 +152,31 @@ class Discover:
             self.improve_similarity(batch, theta, ahead, tape)
         elif due:
             self._before = {name: p.detach().clone() for name, p in self.theta().items()}, tape
-        return self.losses(z, logits, y, self.settings.attach == "both")
+        return self.losses(z, logits, y, weak, self.settings.attach == "both")
 
     def after_step(self, batch: Batch, progress: float) -> None:
-        """With the order `theta-first`: Ω learns from where the real step has led."""
+        """With the order `theta-first`: Ω learns from where the real step has led. The average follows."""
         if self._bilevel and self._turn(progress) and self.settings.order == "theta-first":
             now = {name: p.detach() for name, p in self.theta().items()}
             before, tape = self._before
             del self._before
             self.improve_similarity(batch, before, now, tape)
+        if self.average is not None:
+            self.average.update(self.network, round(progress * self.steps))
 
     def improve_similarity(self, batch: Batch, theta: Params, ahead: Params, tape: Tape | None) -> None:
         """Ω ← Ω − α_Ω ∇_Ω L_ce^l(θ'(Ω)), where θ' = `ahead` came from θ = `theta`, where `tape` was made.
 
         From all rows, as the step saw them; or, at a fraction of the cost, from the pairs of the labelled and
-        as many weak rows, judged by the labelled ones, each group normalised by statistics of its own.
+        as many other rows, judged by the labelled ones, each group normalised by statistics of its own.
         """
-        labelled, weak, y = batch.x[0], batch.u[0], batch.y
-        l = len(y)  # noqa: E741
+        x, y = self.rows(batch), batch.y
+        l, u = len(y), len(batch.rows)  # noqa: E741
         if self.settings.omega_rows == "all":
-            x, n = self.rows(batch), l + len(weak)
-            judged = x
+            n, judged = l + u, x
         else:
-            x = torch.cat([labelled, weak[:l]])
-            n, judged = len(x), x[: max(l, 2)]  # of one row there are no statistics
+            n = l + min(l, u)
+            x, judged = x[:n], x[: max(l, 2)]  # of one row there are no statistics
         attach = self.settings.attach != "neither"
 
         def z_and_p(params: Params) -> tuple[Tensor, Tensor]:
@@ -211,6 +227,8 @@ class Discover:
             "optimiser": self.optimiser.state_dict(),
             "similarity": self.similarity.state_dict(),
             "similarity_optimiser": self.similarity_optimiser.state_dict(),
+            "average": {} if self.average is None else self.average.network.state_dict(),
+            "recent": [] if self.balance is None else [self.balance.recent],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -218,6 +236,10 @@ class Discover:
         self.optimiser.load_state_dict(state["optimiser"])
         self.similarity.load_state_dict(state["similarity"])
         self.similarity_optimiser.load_state_dict(state["similarity_optimiser"])
+        if self.average is not None:
+            self.average.network.load_state_dict(state["average"])
+        if self.balance is not None:
+            self.balance.recent = state["recent"][0].to(self.balance.shares)
 
     @property
     def _bilevel(self) -> bool:

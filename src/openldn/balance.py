@@ -1,0 +1,44 @@
+"""Predictions moved so that each class gets its share: what keeps self-made labels from flowing into a few.
+
+Known classes learn faster than novel ones, and an image of a novel class is at first called by the known one
+it looks like. How many images of each class there must be among the unlabelled ones is known, if classes are
+about equally large, as the entropy term of OpenLDN has it; so each class gets a constant added to its
+log-probability by which, over the last few thousand images, it has that many. This is Sinkhorn's algorithm
+(Cuturi, 2013) with given column sums, as UNO, TRSSL and OwMatch use it to label images.
+"""
+
+import torch
+from torch import Tensor
+
+from openldn.data.problem import Problem
+
+
+def shares(problem: Problem) -> Tensor:
+    """How much of the unlabelled set each class should be, if all classes are equally large.  (C,)
+
+    Labelled images are taken off; a class of which more is labelled than there should be keeps a tenth.
+    """
+    each = len(problem.images) / problem.n_classes
+    labelled = torch.bincount(problem.labels[problem.labelled], minlength=problem.n_classes)
+    left = (each - labelled).clamp_min(each / 10)
+    return left / left.sum()
+
+
+class Balance:
+    """Remembers what was said of the last few thousand images, and moves what is said next."""
+
+    def __init__(self, shares: Tensor, length: int = 4096):
+        self.shares, self.length = shares, length
+        self.recent = shares.new_empty(0, len(shares))  # log-probabilities
+
+    @torch.no_grad()
+    def __call__(self, logits: Tensor, rounds: int = 5) -> Tensor:
+        """Log-probabilities up to a constant a row; their softmax has the shares, on average.  (n, C)"""
+        said = logits.log_softmax(dim=1)
+        self.recent = torch.cat([said, self.recent])[: self.length]
+        moved = torch.zeros_like(self.shares)
+        for _ in range(rounds):
+            moved = (
+                moved + (self.shares / (self.recent + moved).softmax(dim=1).mean(dim=0).clamp_min(1e-8)).log()
+            )
+        return said + moved
