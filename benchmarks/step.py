@@ -72,8 +72,7 @@ def double_backward(phase: Discover, batch: Batch) -> None:
     x, n = phase.rows(batch), len(y) + len(batch.rows)
     with statistics_frozen(network):
         z, logits = network(x)
-        assert phase.average is not None
-        weak = phase.average.network(batch.u[0]).logits
+        weak = logits[len(y) : n] if phase.average is None else phase.average.network(batch.u[0]).logits
         terms = phase.losses(z, logits, y, weak, attach=True)
         terms["pair"] = pair_loss(logits[:n].softmax(dim=1), similarity(z[:n]))
         slopes = torch.autograd.grad(sum(terms.values()), [*theta.values()], create_graph=True)

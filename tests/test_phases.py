@@ -417,7 +417,7 @@ def test_passes_are_counted(tmp_path: Path, rows: str) -> None:
     """Forward 1, backward 2, along a direction 2 more than forward; evaluations are nobody's budget."""
     problem, truth = split()
     settings = decide(Options(method="openldn", epochs=4), stages=1)
-    settings = replace(settings, discover=replace(settings.discover, omega_rows=rows))
+    settings = replace(settings, discover=replace(settings.discover, omega_rows=rows, views="mixed"))
     options = Options(method="openldn", device="cpu", novel=problem.n_novel)
     run = pipeline.start(
         problem,
