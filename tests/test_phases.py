@@ -413,11 +413,12 @@ def test_trouble_early_in_stage_2_names_the_checkpoint_of_stage_1(tmp_path: Path
 
 
 @pytest.mark.parametrize("rows", ["all", "few"])
-def test_passes_are_counted(tmp_path: Path, rows: str) -> None:
+@pytest.mark.parametrize("views", ["weak-strong", "mixed"])
+def test_passes_are_counted(tmp_path: Path, rows: str, views: str) -> None:
     """Forward 1, backward 2, along a direction 2 more than forward; evaluations are nobody's budget."""
     problem, truth = split()
     settings = decide(Options(method="openldn", epochs=4), stages=1)
-    settings = replace(settings, discover=replace(settings.discover, omega_rows=rows, views="mixed"))
+    settings = replace(settings, discover=replace(settings.discover, omega_rows=rows, views=views))
     options = Options(method="openldn", device="cpu", novel=problem.n_novel)
     run = pipeline.start(
         problem,
@@ -432,8 +433,9 @@ def test_passes_are_counted(tmp_path: Path, rows: str) -> None:
     (phase,) = phases("openldn", problem, epochs=4)
     l, u = phase.n_labelled, phase.n_unlabelled  # noqa: E741
     turns = -(-phase.steps // settings.discover.every)
-    judged, along = (l + u, l + u) if rows == "all" else (l, l + min(l, u))
-    expected = phase.steps * (3 * (l + u) + u) + turns * 3 * (judged + along)  # weak views: forward alone
+    learned, looked_at = (l + u, u) if views == "mixed" else (l + 2 * u, 0)
+    judged, along = (learned, learned) if rows == "all" else (l, l + min(l, u))
+    expected = phase.steps * (3 * learned + looked_at) + turns * 3 * (judged + along)
     assert [line["passes"] for line in run.metrics()][-1] == expected
 
 
