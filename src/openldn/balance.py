@@ -24,6 +24,14 @@ def shares(problem: Problem) -> Tensor:
     return left / left.sum()
 
 
+def shift(said: Tensor, shares: Tensor, rounds: int) -> Tensor:
+    """What to add to log-probabilities (n, C) so that the classes have these shares, on average.  (C,)"""
+    moved = torch.zeros_like(shares)
+    for _ in range(rounds):
+        moved = moved + (shares / (said + moved).softmax(dim=1).mean(dim=0).clamp_min(1e-8)).log()
+    return moved
+
+
 class Balance:
     """Remembers what was said of the last few thousand images, and moves what is said next."""
 
@@ -36,9 +44,4 @@ class Balance:
         """Log-probabilities up to a constant a row; their softmax has the shares, on average.  (n, C)"""
         said = logits.log_softmax(dim=1)
         self.recent = torch.cat([said, self.recent])[: self.length]
-        moved = torch.zeros_like(self.shares)
-        for _ in range(rounds):
-            moved = (
-                moved + (self.shares / (self.recent + moved).softmax(dim=1).mean(dim=0).clamp_min(1e-8)).log()
-            )
-        return said + moved
+        return said + shift(self.recent, self.shares, rounds)

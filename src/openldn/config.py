@@ -71,6 +71,18 @@ class Discover:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rest:
+    """A first stage of minutes: known classes against the rest."""
+
+    length: Length
+    batch: int
+    """Images a step, half of them labelled."""
+    lr: float
+    schedule: Schedule
+    optimiser: Optimiser = "adam"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClosedWorld:
     """Stage 2: closed-world training on class-balanced pseudo-labels."""
 
@@ -88,6 +100,8 @@ class ClosedWorld:
     """The same as a share of the budget; the smaller one counts."""
     refreshes: int = 0
     """How often pseudo-labels are made anew, evenly over the budget; 0 is never."""
+    growing: bool = False
+    """Whether small versions of the images come first; pseudo-labels then stay until images are whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +110,7 @@ class Preset:
 
     backbone: str
     discover: Discover
+    rest: Rest
     closed_world: ClosedWorld
     share: float
     """Of `epochs`, the share that goes to stage 1 when stage 2 follows."""
@@ -116,6 +131,7 @@ PRESETS: dict[str, Preset] = {
             similarity_lr=1e-4,
             alpha=1e-3,
         ),
+        rest=Rest(length=Length(epochs=50), batch=200, lr=5e-4, schedule="constant"),
         closed_world=ClosedWorld(
             length=Length(epochs=0, images=64 * 1024 * 1024),
             batch=64,
@@ -142,6 +158,9 @@ PRESETS: dict[str, Preset] = {
             omega_rows="few",
             every=4,
         ),
+        rest=Rest(
+            length=Length(epochs=3, images=45_000), batch=100, lr=2e-3, schedule="decay", optimiser="muon"
+        ),
         closed_world=ClosedWorld(
             length=Length(epochs=8, images=45_000),
             batch=64,
@@ -149,6 +168,7 @@ PRESETS: dict[str, Preset] = {
             schedule="decay",
             optimiser="muon",
             refreshes=10,
+            growing=True,
         ),
         share=0.5,
         largest=32,
@@ -164,7 +184,8 @@ class Options:
     """Number of novel classes, or auto to estimate it (default: auto; for a named set, its own number)."""
     method: str = "openldn-uda"
     """The system: openldn-uda, openldn-mixmatch, openldn-fixmatch, openldn-mean-teacher, openldn (stage 1
-    alone) or supervised (known classes alone, k-means on what it is unsure of)."""
+    alone), rest-uda (known classes against the rest, then UDA), rest (its stage 1 alone) or supervised
+    (known classes alone, k-means on what it is unsure of)."""
     preset: Literal["fast", "paper"] = "fast"
     """fast: minutes on a CPU. paper: the paper's settings and lengths, days on a GPU."""
     epochs: float | None = None
@@ -222,6 +243,7 @@ class Settings:
     precision: Precision
     backbone: str
     discover: Discover
+    rest: Rest
     closed_world: ClosedWorld
 
     def to_json(self) -> dict[str, Any]:
@@ -231,14 +253,12 @@ class Settings:
     @staticmethod
     def from_json(record: dict[str, Any]) -> "Settings":
         """The inverse of `to_json`."""
-        discover, closed = dict(record["discover"]), dict(record["closed_world"])
-        return Settings(
-            **record
-            | {
-                "discover": Discover(**discover | {"length": Length(**discover["length"])}),
-                "closed_world": ClosedWorld(**closed | {"length": Length(**closed["length"])}),
-            }
-        )
+        stages = {"discover": Discover, "rest": Rest, "closed_world": ClosedWorld}
+        read = {
+            name: stage(**record[name] | {"length": Length(**record[name]["length"])})
+            for name, stage in stages.items()
+        }
+        return Settings(**record | read)
 
 
 def decide(options: Options, *, stages: int) -> Settings:
@@ -251,10 +271,12 @@ def decide(options: Options, *, stages: int) -> Settings:
         **_given(target=options.target, threshold=options.threshold),
         **_given(order=options.order, attach=options.attach),
     )
+    rest = preset.rest
     closed = replace(preset.closed_world, **_given(refreshes=options.refreshes))
     if options.epochs is not None:
         first = options.epochs * (preset.share if stages > 1 else 1.0)
         discover = replace(discover, length=Length(epochs=first))
+        rest = replace(rest, length=Length(epochs=first))
         closed = replace(closed, length=Length(epochs=options.epochs - first))
     return Settings(
         method=options.method,
@@ -264,6 +286,7 @@ def decide(options: Options, *, stages: int) -> Settings:
         precision=options.precision or "float32",
         backbone=options.backbone or preset.backbone,
         discover=discover,
+        rest=rest,
         closed_world=closed,
     )
 

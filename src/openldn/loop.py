@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from openldn.data.batches import Batch, Batches
 from openldn.data.problem import Problem
 from openldn.errors import Diverged, UserError
-from openldn.nets.classifier import Passes
+from openldn.nets.classifier import Passes, Says
 from openldn.optimisers import Optimiser
 from openldn.run import Run
 
@@ -43,8 +43,8 @@ class Phase(Protocol):
         """The network that predictions come from."""
         ...
 
-    def begin(self, previous: nn.Module | None) -> None:
-        """Called once, before the first step, with the model of the phase before."""
+    def begin(self, previous: Says | None) -> None:
+        """Called once, before the first step, with what the phase before says of images."""
         ...
 
     def learning_rate(self, progress: float) -> float: ...
@@ -90,11 +90,12 @@ def train(
     number: int,
     seed: int,
     device: torch.device,
-    previous: nn.Module | None,
+    previous: Says | None,
     evaluate: Callable[[nn.Module], Evaluation] | None,
     watcher: Watcher,
     save_every: float = 60.0,
     read_every: int = 10,
+    evaluations: int = 10,
 ) -> None:
     """Takes a phase to its end, from its checkpoint if there is one.
 
@@ -124,9 +125,9 @@ def train(
         return {"phase": phase.name, "step": step, "seconds": now, "passes": passes.total}
 
     readings = Readings(phase.name, run, name)
-    # A run is logged some hundred times and evaluated some ten times, however long it is.
+    # A run is logged some hundred times and evaluated so often, however long it is.
     log_every = max(1, phase.steps // 100)
-    evaluate_every = max(1, phase.steps // 10)
+    evaluate_every = max(1, phase.steps // max(1, evaluations))
     watcher.started(phase.name, step, phase.steps)
     try:
         batches: Batches | None = None

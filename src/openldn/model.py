@@ -53,6 +53,10 @@ class Model:
         outputs = infer(self.network, images)
         return Prediction(self.predictor.probabilities(outputs), outputs.z)
 
+    def probabilities(self, images: Images) -> Tensor:
+        """uint8 (n, c, h, w) -> (n, C)."""
+        return self.predict(images).p
+
     def kind(self, prediction: Prediction) -> list[str]:
         """Known, novel or unsure, for each image."""
         pairs = zip(prediction.ids.tolist(), prediction.confidence.tolist(), strict=True)

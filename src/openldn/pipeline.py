@@ -23,7 +23,7 @@ from openldn.nets import backbones
 from openldn.nets.classifier import Classifier, infer, width
 from openldn.predictors import PREDICTORS
 from openldn.progress import watcher
-from openldn.recipes import Recipe, discover, recipe
+from openldn.recipes import Stage, discover, recipe
 from openldn.run import Run, check_absent, read_json, read_tensors, write_csv, write_json
 
 # ------------------------------------------------------------------------------------- train, resume
@@ -88,7 +88,7 @@ def start(
     check(options)
     problem.check()
     if settings is None:
-        settings = decide(options, stages=len(recipe(options.method).phases))
+        settings = decide(options, stages=len(recipe(options.method).stages))
         if options.precision is None:
             settings = replace(settings, precision=device.precision(device.pick(options.device)))
     if backbone is not None:  # one of which we do not know whether its convolutions are normalised
@@ -97,6 +97,7 @@ def start(
             settings,
             backbone="custom",
             discover=replace(settings.discover, optimiser="adam"),
+            rest=replace(settings.rest, optimiser="adam"),
             closed_world=replace(settings.closed_world, optimiser="adam"),
         )
     config = {
@@ -201,13 +202,20 @@ def go_on(
         watch.opened(run.path)
         if run.config["n_novel"] == "auto":
             problem = problem.with_novel(_count(run, problem, settings, network, taken_to_its_end)).check()
-        evaluate = _evaluator(truth, problem, system, settings)
-        trained: nn.Module | None = None
-        for number, build in enumerate(system.phases, start=1):
-            phase = build(problem, network(problem, system.n_outputs(problem), number), settings)
-            trained = taken_to_its_end(phase, number, previous=trained, evaluate=evaluate)
-        assert trained is not None  # a recipe has a phase
-        _finish(run, _model(trained, problem, system, settings), problem, truth)
+        model: Model | None = None
+        for number, stage in enumerate(system.stages, start=1):
+            phase = stage.build(problem, network(problem, stage.n_outputs(problem), number), settings)
+            trained = taken_to_its_end(
+                phase,
+                number,
+                previous=None if model is None else model.probabilities,
+                evaluate=_evaluator(truth, problem, stage, settings),
+                # What groups images first has to look at all of them, which takes as long as many steps.
+                evaluations=10 if stage.predictor == "argmax" else 1,
+            )
+            model = _model(trained, problem, stage, settings)
+        assert model is not None  # a recipe has a stage
+        _finish(run, model, problem, truth)
     return run
 
 
@@ -238,15 +246,15 @@ def _count(
         raise UserError(f"{file} is damaged: {hint}") from None
 
 
-def _model(network: nn.Module, problem: Problem, system: Recipe, settings: Settings) -> Model:
+def _model(network: nn.Module, problem: Problem, stage: Stage, settings: Settings) -> Model:
     """The network with its predictor, which may look at what the network says of the unlabelled images."""
     assert isinstance(network, Classifier)
-    predictor = PREDICTORS[system.predictor]()
-    predictor.fit(lambda: infer(network, Part(problem.images, problem.unlabelled)), problem, settings.seed)
+    predictor = PREDICTORS[stage.predictor]()
+    predictor.fit(lambda images: infer(network, images), problem, settings.seed)
     return Model(
         network=network,
         predictor=predictor,
-        predictor_name=system.predictor,
+        predictor_name=stage.predictor,
         classes=problem.class_names(),
         n_known=problem.n_known,
         backbone=settings.backbone,
@@ -256,11 +264,11 @@ def _model(network: nn.Module, problem: Problem, system: Recipe, settings: Setti
 
 
 def _evaluator(
-    truth: Truth | None, problem: Problem, system: Recipe, settings: Settings
+    truth: Truth | None, problem: Problem, stage: Stage, settings: Settings
 ) -> Callable[[nn.Module], dict[str, Any]] | None:
     if truth is None:
         return None
-    return lambda network: score(_model(network, problem, system, settings), truth)
+    return lambda network: score(_model(network, problem, stage, settings), truth)
 
 
 def _finish(run: Run, model: Model, problem: Problem, truth: Truth | None) -> None:

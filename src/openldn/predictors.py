@@ -8,8 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from openldn import rest
+from openldn.balance import shares, shift
+from openldn.data.pixels import Images, Part
 from openldn.data.problem import Problem
 from openldn.nets.classifier import Outputs
+
+Ask = Callable[[Images], Outputs]
 
 
 class Predictor(Protocol):
@@ -18,8 +23,8 @@ class Predictor(Protocol):
     ordered: bool  # whether its known ids are the known classes, in order
     state: dict[str, Tensor]
 
-    def fit(self, outputs: Callable[[], Outputs], problem: Problem, seed: int) -> None:
-        """Learns what it needs; `outputs` gives, if asked, what the network says of unlabelled images."""
+    def fit(self, outputs: Ask, problem: Problem, seed: int) -> None:
+        """Learns what it needs by asking what the network says of images."""
         ...
 
     def fits(self, state: Mapping[str, Tensor], n_outputs: int, n_known: int, n_novel: int) -> bool:
@@ -39,7 +44,7 @@ class Argmax:
     def __init__(self) -> None:
         self.state: dict[str, Tensor] = {}
 
-    def fit(self, outputs: Callable[[], Outputs], problem: Problem, seed: int) -> None:
+    def fit(self, outputs: Ask, problem: Problem, seed: int) -> None:
         """Nothing to learn."""
 
     def fits(self, state: Mapping[str, Tensor], n_outputs: int, n_known: int, n_novel: int) -> bool:
@@ -60,8 +65,8 @@ class RejectAndCluster:
     def __init__(self) -> None:
         self.state: dict[str, Tensor] = {}
 
-    def fit(self, outputs: Callable[[], Outputs], problem: Problem, seed: int) -> None:
-        z, logits = outputs()
+    def fit(self, outputs: Ask, problem: Problem, seed: int) -> None:
+        z, logits = outputs(Part(problem.images, problem.unlabelled))
         n_unlabelled = len(problem.unlabelled)
         novel_images = len(problem.images) * problem.n_novel / problem.n_classes
         n_reject = int(min(max(novel_images, problem.n_novel), n_unlabelled))
@@ -87,4 +92,69 @@ class RejectAndCluster:
         return torch.cat([known * p, (1 - known) * (-distance / 0.1).softmax(dim=1)], dim=1)
 
 
-PREDICTORS: dict[str, Callable[[], Predictor]] = {"argmax": Argmax, "reject-and-cluster": RejectAndCluster}
+class Groups:
+    """For networks that tell known classes from the rest: the rest is grouped by k-means.
+
+    Features are first made such that each known class is round (as in Fisher's discriminant analysis): what
+    varies within the known classes likely varies within the novel ones too, and should not divide them.
+    In the end each class is given its share of the unlabelled images.
+    """
+
+    ordered = True
+
+    def __init__(self) -> None:
+        self.state: dict[str, Tensor] = {}
+
+    def fit(self, outputs: Ask, problem: Problem, seed: int) -> None:
+        z, _ = outputs(Part(problem.images, problem.labelled))
+        y, (u, logits) = problem.labels[problem.labelled], outputs(Part(problem.images, problem.unlabelled))
+        wanted = shares(problem)
+        share = wanted[: problem.n_known].sum()
+        self.state = {"share": share, **_round(z, y)}
+        n_novel_images = max(problem.n_novel, round(len(u) * (1 - float(share))))
+        novel = rest.known(logits, share).sum(dim=1).argsort()[:n_novel_images]
+        from sklearn.cluster import KMeans  # when needed: it takes as long to load as torch
+
+        features = self._features(u)[novel].numpy().astype(np.float64)
+        centres = KMeans(problem.n_novel, n_init=10, random_state=seed).fit(features).cluster_centers_
+        self.state["centres"] = torch.from_numpy(centres).float()
+        self.state["shift"] = torch.zeros_like(wanted)
+        self.state["shift"] = shift(self.probabilities(Outputs(u, logits)).log(), wanted, rounds=50)
+
+    def fits(self, state: Mapping[str, Tensor], n_outputs: int, n_known: int, n_novel: int) -> bool:
+        return (
+            n_outputs == n_known + 1
+            and {"share", "mean", "round", "centres", "shift"} <= state.keys()
+            and len(state["centres"]) == n_novel
+            and len(state["shift"]) == n_known + n_novel
+        )
+
+    def probabilities(self, outputs: Outputs) -> Tensor:
+        known = rest.known(outputs.logits, self.state["share"])
+        # Squared distances of unit vectors are at most 4: a temperature makes the nearest stand out.
+        distance = torch.cdist(self._features(outputs.z), self.state["centres"]).square()
+        novel = (1 - known.sum(dim=1, keepdim=True)) * (-distance / 0.1).softmax(dim=1)
+        p = torch.cat([known, novel], dim=1).clamp_min(1e-8)
+        return (p.log() + self.state["shift"]).softmax(dim=1)
+
+    def _features(self, z: Tensor) -> Tensor:
+        return F.normalize((z - self.state["mean"]) @ self.state["round"], dim=1)
+
+
+def _round(z: Tensor, y: Tensor, shrink: float = 0.03) -> dict[str, Tensor]:
+    """The mean of features z (n, d) and a map after which classes y spread alike in all directions."""
+    means = torch.stack(
+        [z[y == k].mean(dim=0) if (y == k).any() else z.mean(dim=0) for k in range(1 + int(y.max()))]
+    )
+    within = (z - means[y]).double()
+    scatter = within.T @ within / len(z)
+    scatter += (shrink * scatter.diagonal().mean() + 1e-8) * torch.eye(len(scatter))
+    variance, directions = torch.linalg.eigh(scatter)
+    return {"mean": z.mean(dim=0), "round": (directions / variance.sqrt()).float()}
+
+
+PREDICTORS: dict[str, Callable[[], Predictor]] = {
+    "argmax": Argmax,
+    "reject-and-cluster": RejectAndCluster,
+    "groups": Groups,
+}

@@ -14,6 +14,7 @@ from openldn.phases.discover import Discover
 from openldn.phases.fixmatch import FixMatch
 from openldn.phases.mean_teacher import MeanTeacher
 from openldn.phases.mixmatch import MixMatch
+from openldn.phases.rest import Rest
 from openldn.phases.supervised import Supervised
 from openldn.phases.uda import UDA
 
@@ -21,16 +22,25 @@ Build = Callable[[Problem, Classifier, Settings], Phase]
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What a system is made of."""
+class Stage:
+    """A phase with what its network has outputs for, and what turns these into classes."""
 
-    phases: tuple[Build, ...]
-    predictor: Literal["argmax", "reject-and-cluster"] = "argmax"
-    head: Literal["all", "known"] = "all"  # which classes the network has an output for
+    build: Build
+    predictor: Literal["argmax", "reject-and-cluster", "groups"] = "argmax"
+    head: Literal["all", "known", "known and rest"] = "all"
 
     def n_outputs(self, problem: Problem) -> int:
         """How many outputs the network has."""
-        return problem.n_classes if self.head == "all" else problem.n_known
+        if self.head == "all":
+            return problem.n_classes
+        return problem.n_known + (self.head == "known and rest")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a system is made of."""
+
+    stages: tuple[Stage, ...]
 
 
 def discover(problem: Problem, network: Classifier, settings: Settings) -> Phase:
@@ -43,22 +53,31 @@ def supervised(problem: Problem, network: Classifier, settings: Settings) -> Pha
     return Supervised(problem, network, settings.discover)
 
 
-def closed_world(method: Method) -> Build:
+def rest(problem: Problem, network: Classifier, settings: Settings) -> Phase:
+    """Known classes against the rest."""
+    return Rest(problem, network, settings.rest)
+
+
+def closed_world(method: Method) -> Stage:
     """Stage 2 of OpenLDN by some method."""
 
     def build(problem: Problem, network: Classifier, settings: Settings) -> Phase:
         return ClosedWorld(problem, network, settings.closed_world, method)
 
-    return build
+    return Stage(build)
 
 
+DISCOVER = Stage(discover)
+REST = Stage(rest, "groups", "known and rest")
 RECIPES: dict[str, Recipe] = {
-    "openldn-uda": Recipe((discover, closed_world(UDA()))),
-    "openldn-mixmatch": Recipe((discover, closed_world(MixMatch()))),
-    "openldn-fixmatch": Recipe((discover, closed_world(FixMatch()))),
-    "openldn-mean-teacher": Recipe((discover, closed_world(MeanTeacher()))),
-    "openldn": Recipe((discover,)),
-    "supervised": Recipe((supervised,), "reject-and-cluster", "known"),
+    "openldn-uda": Recipe((DISCOVER, closed_world(UDA()))),
+    "openldn-mixmatch": Recipe((DISCOVER, closed_world(MixMatch()))),
+    "openldn-fixmatch": Recipe((DISCOVER, closed_world(FixMatch()))),
+    "openldn-mean-teacher": Recipe((DISCOVER, closed_world(MeanTeacher()))),
+    "openldn": Recipe((DISCOVER,)),
+    "rest-uda": Recipe((REST, closed_world(UDA()))),
+    "rest": Recipe((REST,)),
+    "supervised": Recipe((Stage(supervised, "reject-and-cluster", "known"),)),
 }
 
 

@@ -1,6 +1,6 @@
 """A backbone with a linear head, and what it says about many images."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
@@ -18,6 +18,9 @@ class Outputs(NamedTuple):
 
     z: Tensor
     logits: Tensor
+
+
+Says = Callable[[Images], Tensor]  # class probabilities (n, C) of images
 
 
 class Passes:

@@ -15,10 +15,10 @@ from openldn import config
 from openldn.data.batches import Batch
 from openldn.data.pixels import Part
 from openldn.data.problem import Problem
-from openldn.nets.classifier import Classifier, infer
+from openldn.nets.classifier import Classifier, Says, infer
 from openldn.nets.ema import MovingAverage
 from openldn.optimisers import optimiser
-from openldn.phases.schedule import learning_rate, steps_for
+from openldn.phases.schedule import brought_to, learning_rate, side, steps_for
 from openldn.pseudo import most_confident, warn_of_empty
 
 
@@ -62,23 +62,32 @@ class ClosedWorld:
         """The averaged network: what is evaluated, and what chooses pseudo-labels."""
         return self.average.network
 
-    def begin(self, previous: nn.Module | None) -> None:
-        """Takes the first pseudo-labels from the network of stage 1."""
+    def begin(self, previous: Says | None) -> None:
+        """Takes the first pseudo-labels from stage 1."""
         if previous is not None:
             self.choose(previous)
 
-    def choose(self, model: nn.Module) -> None:
-        """S̃_L and S̃_U anew, from what `model` says of all originally unlabelled images."""
+    def choose(self, says: Says) -> None:
+        """S̃_L and S̃_U anew, from what is said of all originally unlabelled images."""
         unlabelled = self.original.unlabelled
-        p = infer(model, Part(self.original.images, unlabelled)).logits.softmax(dim=1)
+        p = says(Part(self.original.images, unlabelled))
         rows, labels = most_confident(p, self.original.n_known, self.per_class)
         warn_of_empty(labels, self.original.n_known, self.original.class_names())
         self._promote(torch.stack([unlabelled[rows], labels]))
+
+    def pixels(self, progress: float) -> int:
+        """The side of the images that are learned from."""
+        size = self.problem.images.shape[3]
+        return side(progress, size) if self.settings.growing else size
 
     def learning_rate(self, progress: float) -> float:
         return learning_rate(self.settings.lr, self.settings.schedule, progress)
 
     def step(self, batch: Batch, progress: float) -> Mapping[str, Tensor]:
+        pixels = self.pixels(progress)
+        batch = batch._replace(
+            x=tuple(brought_to(x, pixels) for x in batch.x), u=tuple(brought_to(u, pixels) for u in batch.u)
+        )
         return self.method.losses(self.network, self.average.network, batch, progress)
 
     @torch.no_grad()
@@ -90,8 +99,9 @@ class ClosedWorld:
 
     def after_epoch(self, progress: float) -> None:
         """New pseudo-labels, unless it is the end, or too early: see `ready`."""
-        if self.settings.refreshes and progress < 1 and self.ready():
-            self.choose(self.model)
+        whole = self.pixels(progress) == self.problem.images.shape[3]
+        if self.settings.refreshes and progress < 1 and whole and self.ready():
+            self.choose(lambda images: infer(self.model, images).logits.softmax(dim=1))
             self._refreshed += 1
 
     def ready(self) -> bool:

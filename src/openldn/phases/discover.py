@@ -33,7 +33,7 @@ from openldn.losses import (
     pseudo_label_loss,
 )
 from openldn.metrics import pair_auc
-from openldn.nets.classifier import Classifier, Passes, in_full, statistics_frozen
+from openldn.nets.classifier import Classifier, Passes, Says, in_full, statistics_frozen
 from openldn.nets.ema import MovingAverage
 from openldn.nets.similarity import PairSimilarity
 from openldn.optimisers import Adam, optimiser
@@ -67,7 +67,7 @@ class Discover:
         """The network that predictions come from."""
         return self.network if self.average is None else self.average.network
 
-    def begin(self, previous: nn.Module | None) -> None:
+    def begin(self, previous: Says | None) -> None:
         """Starts from scratch."""
 
     def learning_rate(self, progress: float) -> float:

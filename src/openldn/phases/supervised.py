@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from openldn import config
 from openldn.data.batches import Batch
 from openldn.data.problem import Problem
-from openldn.nets.classifier import Classifier
+from openldn.nets.classifier import Classifier, Says
 from openldn.optimisers import optimiser
 from openldn.phases.schedule import composition, learning_rate, steps_for
 
@@ -32,7 +32,7 @@ class Supervised:
     def model(self) -> nn.Module:
         return self.network
 
-    def begin(self, previous: nn.Module | None) -> None:
+    def begin(self, previous: Says | None) -> None:
         """Starts from scratch."""
 
     def learning_rate(self, progress: float) -> float:

@@ -1,0 +1,65 @@
+"""Known classes against the rest: a first stage that needs minutes (see `openldn.rest`).
+
+What comes out is a network that tells known images from novel ones, and whose features were made to tell
+novel images from the known ones they look like; its predictor groups the novel ones.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from openldn import config
+from openldn.data.batches import Batch
+from openldn.data.problem import Problem
+from openldn.nets.classifier import Classifier, Says
+from openldn.optimisers import optimiser
+from openldn.phases.schedule import brought_to, learning_rate, side, steps_for
+from openldn.rest import rest_losses
+
+
+class Rest:
+    """The phase: half of a batch labelled, half not, weak views alone, small images first."""
+
+    name: str = "rest"
+    labelled_views: tuple[str, ...] = ("weak",)
+    unlabelled_views: tuple[str, ...] = ("weak",)
+
+    def __init__(self, problem: Problem, network: Classifier, settings: config.Rest):
+        self.problem, self.network, self.settings = problem, network, settings
+        self.optimiser = optimiser(settings.optimiser, network)
+        self.n_labelled = self.n_unlabelled = settings.batch // 2
+        self.epoch, self.steps = steps_for(settings.length, len(problem.unlabelled), self.n_unlabelled)
+
+    @property
+    def model(self) -> nn.Module:
+        return self.network
+
+    def begin(self, previous: Says | None) -> None:
+        """Starts from scratch."""
+
+    def learning_rate(self, progress: float) -> float:
+        return learning_rate(self.settings.lr, self.settings.schedule, progress)
+
+    def step(self, batch: Batch, progress: float) -> Mapping[str, Tensor]:
+        x = torch.cat([*batch.x, *batch.u])
+        logits = self.network(brought_to(x, side(progress, x.shape[-1]))).logits
+        labelled, unlabelled = logits.split([len(batch.y), len(batch.rows)])
+        return rest_losses(labelled, batch.y, unlabelled)
+
+    def after_step(self, batch: Batch, progress: float) -> None:
+        """Nothing."""
+
+    def after_epoch(self, progress: float) -> None:
+        """Nothing."""
+
+    def figures(self) -> dict[str, float]:
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"network": self.network.state_dict(), "optimiser": self.optimiser.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.network.load_state_dict(state["network"])
+        self.optimiser.load_state_dict(state["optimiser"])
