@@ -1,6 +1,6 @@
-"""OpenLDN on CIFAR-10 against the clock: the paper's split, the fast preset, stage by stage.
+"""CIFAR-10 against the clock: the paper's split, the fast preset, stage by stage.
 
-    python benchmarks/cifar10.py --data-dir DIR [--seeds 3] [--out runs/benchmark-cifar10]
+    python benchmarks/cifar10.py --data-dir DIR [--method rest-uda] [--seeds 3] [--out runs/benchmark-cifar10]
 
 Half of the classes known; half of their images labelled (every seed) and a tenth (seed 0); and the ceiling,
 the same network trained by all labels for as long. Test images, last step. Every run is kept and goes on
@@ -41,6 +41,7 @@ UNITS = {"minutes": "minutes", "passes": "million image passes"}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data-dir")
+    parser.add_argument("--method", default="rest-uda")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument(
         "--epochs", type=float, help="passes over the unlabelled images (default: the preset's)"
@@ -51,7 +52,8 @@ def main() -> None:
     jobs = [(0.5, seed) for seed in range(args.seeds)] + [(0.1, 0)]
     curves: dict[str, list[Log]] = {}
     for share, seed in jobs:
-        lines = run(args.out / f"{share:.0%}-{seed}", share, seed, args.data_dir, args.epochs)
+        path = args.out / f"{args.method}-{share:.0%}-{seed}"
+        lines = run(path, args.method, share, seed, args.data_dir, args.epochs)
         curves.setdefault(f"{share:.0%} labelled", []).append(lines)
         Console(width=110).print(table(curves))
     seconds = 60 * total(curves["50% labelled"][0])
@@ -61,14 +63,22 @@ def main() -> None:
         (args.out / f"{unit}.svg").write_text(picture(curves, unit))
 
 
-def run(path: Path, labelled: float, seed: int, data_dir: str | None, epochs: float | None) -> Log:
+def run(
+    path: Path, method: str, labelled: float, seed: int, data_dir: str | None, epochs: float | None
+) -> Log:
     """The log of one run, from the first step to the final evaluation."""
     if path.exists():
         made = pipeline.resume(path)
     else:
         path.parent.mkdir(parents=True, exist_ok=True)
         made = pipeline.train(
-            "cifar10", out=path, data_dir=data_dir, seed=seed, labelled=labelled, epochs=epochs
+            "cifar10",
+            out=path,
+            method=method,
+            data_dir=data_dir,
+            seed=seed,
+            labelled=labelled,
+            epochs=epochs,
         )
     lines: Log = []
     before = dict.fromkeys(UNITS, 0.0)  # a log counts from the start of a phase; "final" goes with the last

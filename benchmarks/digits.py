@@ -31,6 +31,8 @@ SYSTEMS = {
     "stage 1, no pair loss": {"method": "openldn", "pair": False},
     "stage 1, all pairs driven apart": {"method": "openldn", "target": "apart"},
     "stage 1, no entropy term": {"method": "openldn", "entropy": False},
+    "rest-uda": {"method": "rest-uda"},
+    "rest alone": {"method": "rest"},
     "supervised + k-means": {"method": "supervised"},
     "k-means on pixels": None,
 }

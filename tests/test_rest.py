@@ -9,8 +9,8 @@ from openldn.balance import shares
 from openldn.data.pixels import Images
 from openldn.data.problem import Problem
 from openldn.metrics import confusion, matched
-from openldn.nets.classifier import Outputs
-from openldn.phases.schedule import brought_to, side
+from openldn.nets.classifier import Classifier, Outputs
+from openldn.phases.schedule import side
 from openldn.predictors import Groups
 
 # Six kinds of images. Two known classes and a novel one; a known and the novel class share the fourth kind.
@@ -105,7 +105,19 @@ def test_groups_do_not_follow_what_varies_within_known_classes() -> None:
 def test_images_grow_in_thirds_and_are_never_too_small(size: int, expected: list[int]) -> None:
     assert [side(progress, size) for progress in (0.0, 0.34, 0.67)] == expected
     assert side(1.0, size) == size
-    x = torch.rand(2, 3, size, size)
-    assert brought_to(x, size) is x
-    assert brought_to(x, 8).shape == (2, 3, 8, 8)
-    assert torch.allclose(brought_to(torch.full((1, 3, size, size), 0.25), 8), torch.tensor(0.25))
+
+
+def test_a_network_sees_images_at_the_size_it_was_told() -> None:
+    class Sees(torch.nn.Module):
+        out_features = 3
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.shape = x.shape
+            return x.mean(dim=(2, 3))
+
+    network = Classifier(Sees(), 2, torch.zeros(3), torch.ones(3), 32)
+    x = torch.full((2, 3, 32, 32), 0.25)
+    for pixels in (None, 16, 32):
+        network.pixels = pixels
+        assert torch.allclose(network(x).z, torch.tensor(0.25))
+        assert network.backbone.shape == (2, 3, pixels or 32, pixels or 32)

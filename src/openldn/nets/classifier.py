@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 import torch.autograd.forward_ad as fwd
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from openldn.data.pixels import Images, Part, pieces
@@ -56,6 +57,7 @@ class Classifier(nn.Module):
 
     def __init__(self, backbone: nn.Module, n_classes: int, mean: Tensor, std: Tensor, size: int):
         super().__init__()
+        self.pixels: int | None = None  # the side that images are brought to first, if any
         self.halved = False  # whether the backbone works in bfloat16; its weights stay as they are
         self.register_buffer("mean", mean.view(1, -1, 1, 1))
         self.register_buffer("std", std.view(1, -1, 1, 1))
@@ -65,6 +67,8 @@ class Classifier(nn.Module):
     def forward(self, x: Tensor) -> Outputs:
         more = torch.is_grad_enabled() or fwd._current_level >= 0  # whoever wants a derivative will get it
         Passes.count((3 if more else 1) * len(x))
+        if self.pixels is not None and self.pixels != x.shape[-1]:
+            x = F.interpolate(x, (self.pixels, self.pixels), mode="bilinear", antialias=True)
         x = (x - self.mean) / self.std
         if self.halved:
             with torch.autocast(x.device.type, torch.bfloat16):

@@ -18,7 +18,7 @@ from openldn.data.problem import Problem
 from openldn.nets.classifier import Classifier, Says, infer
 from openldn.nets.ema import MovingAverage
 from openldn.optimisers import optimiser
-from openldn.phases.schedule import brought_to, learning_rate, side, steps_for
+from openldn.phases.schedule import learning_rate, side, steps_for
 from openldn.pseudo import most_confident, warn_of_empty
 
 
@@ -75,19 +75,18 @@ class ClosedWorld:
         warn_of_empty(labels, self.original.n_known, self.original.class_names())
         self._promote(torch.stack([unlabelled[rows], labels]))
 
-    def pixels(self, progress: float) -> int:
-        """The side of the images that are learned from."""
+    def grow(self, progress: float) -> bool:
+        """Networks see images as large as it is time for; whether these are whole."""
         size = self.problem.images.shape[3]
-        return side(progress, size) if self.settings.growing else size
+        pixels = side(progress, size) if self.settings.growing else size
+        self.network.pixels = self.average.network.pixels = pixels
+        return pixels == size
 
     def learning_rate(self, progress: float) -> float:
         return learning_rate(self.settings.lr, self.settings.schedule, progress)
 
     def step(self, batch: Batch, progress: float) -> Mapping[str, Tensor]:
-        pixels = self.pixels(progress)
-        batch = batch._replace(
-            x=tuple(brought_to(x, pixels) for x in batch.x), u=tuple(brought_to(u, pixels) for u in batch.u)
-        )
+        self.grow(progress)
         return self.method.losses(self.network, self.average.network, batch, progress)
 
     @torch.no_grad()
@@ -99,7 +98,7 @@ class ClosedWorld:
 
     def after_epoch(self, progress: float) -> None:
         """New pseudo-labels, unless it is the end, or too early: see `ready`."""
-        whole = self.pixels(progress) == self.problem.images.shape[3]
+        whole = self.grow(progress)
         if self.settings.refreshes and progress < 1 and whole and self.ready():
             self.choose(lambda images: infer(self.model, images).logits.softmax(dim=1))
             self._refreshed += 1

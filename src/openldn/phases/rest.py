@@ -15,7 +15,7 @@ from openldn.data.batches import Batch
 from openldn.data.problem import Problem
 from openldn.nets.classifier import Classifier, Says
 from openldn.optimisers import optimiser
-from openldn.phases.schedule import brought_to, learning_rate, side, steps_for
+from openldn.phases.schedule import learning_rate, side, steps_for
 from openldn.rest import rest_losses
 
 
@@ -43,8 +43,8 @@ class Rest:
         return learning_rate(self.settings.lr, self.settings.schedule, progress)
 
     def step(self, batch: Batch, progress: float) -> Mapping[str, Tensor]:
-        x = torch.cat([*batch.x, *batch.u])
-        logits = self.network(brought_to(x, side(progress, x.shape[-1]))).logits
+        self.network.pixels = side(progress, self.problem.images.shape[3])
+        logits = self.network(torch.cat([*batch.x, *batch.u])).logits
         labelled, unlabelled = logits.split([len(batch.y), len(batch.rows)])
         return rest_losses(labelled, batch.y, unlabelled)
 
@@ -52,7 +52,8 @@ class Rest:
         """Nothing."""
 
     def after_epoch(self, progress: float) -> None:
-        """Nothing."""
+        """Whoever looks now sees images as the next step does, and in the end as they are."""
+        self.network.pixels = side(progress, self.problem.images.shape[3])
 
     def figures(self) -> dict[str, float]:
         return {}

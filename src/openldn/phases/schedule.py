@@ -2,9 +2,6 @@
 
 import math
 
-import torch.nn.functional as F
-from torch import Tensor
-
 from openldn.config import Discover, Length, Schedule
 from openldn.data.problem import Problem
 
@@ -38,13 +35,6 @@ def side(progress: float, size: int, least: int = 14) -> int:
     """
     share = (0.5, 0.75, 1.0)[min(int(3 * progress), 2)]
     return min(size, max(least, round(share * size)))
-
-
-def brought_to(x: Tensor, side: int) -> Tensor:
-    """Square images (n, c, h, h), smaller."""
-    if x.shape[-1] == side:
-        return x
-    return F.interpolate(x, (side, side), mode="bilinear", antialias=True)
 
 
 def ramp(progress: float, until: float) -> float:
