@@ -100,6 +100,8 @@ class ClosedWorld:
     """The same as a share of the budget; the smaller one counts."""
     refreshes: int = 0
     """How often pseudo-labels are made anew, evenly over the budget; 0 is never."""
+    targets: Literal["own", "balanced"] = "own"
+    """What unlabelled images learn from: predictions, or these when all classes are given their share."""
     growing: bool = False
     """Whether small versions of the images come first; pseudo-labels then stay until images are whole."""
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from openldn.balance import Move
 from openldn.data.batches import Batch
 from openldn.losses import mixup
 from openldn.nets.classifier import Classifier
@@ -24,7 +25,7 @@ class UDA:
     unlabelled_views = ("weak", "strong")
 
     def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
+        self, network: Classifier, average: Classifier, batch: Batch, progress: float, move: Move
     ) -> Mapping[str, Tensor]:
         """Cross-entropy on mixed labelled rows, and of strong views against weak ones."""
         (x,), (weak, strong), l = batch.x, batch.u, len(batch.y)  # noqa: E741
@@ -32,7 +33,7 @@ class UDA:
         mixed, targets = mixup(x, y, self.alpha)
         logits = network(torch.cat([mixed, weak, strong])).logits
         labelled, weak, strong = logits.split([l, len(weak), len(strong)])
-        q = (weak.detach() / self.temperature).softmax(dim=1)
+        q = (move(weak.detach()) / self.temperature).softmax(dim=1)
         sure = (q.amax(dim=1) >= self.threshold).to(q.dtype)
         consistency = F.cross_entropy(strong, q, reduction="none") * sure
         return {"labelled": F.cross_entropy(labelled, targets), "unlabelled": consistency.mean()}
