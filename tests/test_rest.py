@@ -97,6 +97,7 @@ def test_groups_do_not_follow_what_varies_within_known_classes() -> None:
     assert predictor.fits(predictor.state, 3, 2, 2)
     assert not predictor.fits(predictor.state, 4, 2, 2)
     assert not predictor.fits(predictor.state | {"centres": torch.zeros(3, 3)}, 3, 2, 2)
+    assert not predictor.fits(predictor.state | {"round": torch.zeros(3, 2)}, 3, 2, 2)
 
 
 @pytest.mark.parametrize(

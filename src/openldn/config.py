@@ -133,7 +133,7 @@ PRESETS: dict[str, Preset] = {
             similarity_lr=1e-4,
             alpha=1e-3,
         ),
-        rest=Rest(length=Length(epochs=50), batch=200, lr=5e-4, schedule="constant"),
+        rest=Rest(length=Length(epochs=3), batch=200, lr=5e-4, schedule="constant"),
         closed_world=ClosedWorld(
             length=Length(epochs=0, images=64 * 1024 * 1024),
             batch=64,

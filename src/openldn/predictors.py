@@ -125,7 +125,8 @@ class Groups:
         return (
             n_outputs == n_known + 1
             and {"share", "mean", "round", "centres", "shift"} <= state.keys()
-            and len(state["centres"]) == n_novel
+            and state["centres"].shape == (n_novel, state["mean"].numel())
+            and state["round"].shape == (state["mean"].numel(),) * 2
             and len(state["shift"]) == n_known + n_novel
         )
 
