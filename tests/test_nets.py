@@ -241,6 +241,16 @@ def test_infer_is_a_plain_forward_in_evaluation_mode(
     assert torch.equal(x, given)
 
 
+def test_a_mirrored_network_says_the_mean_of_both_views() -> None:
+    network, x = tiny(), images(7)
+    plain, mirror = infer(network, x), infer(network, x.flip(3))
+    assert not torch.allclose(plain.logits, mirror.logits, atol=1e-4)  # else there is nothing to average
+    network.mirrored = True
+    both = infer(network, x)
+    for a, b, c in zip(plain, mirror, both, strict=True):
+        assert torch.allclose((a + b) / 2, c, atol=1e-6)
+
+
 # --------------------------------------------------------------------------------------- BatchNorm
 
 

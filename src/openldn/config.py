@@ -7,7 +7,7 @@ ClosedWorldName = Literal["mixmatch", "uda", "fixmatch", "mean-teacher"]
 Target = Literal["learned", "soft-cosine", "hard-cosine", "nearest", "apart"]
 Order = Literal["omega-first", "theta-first"]
 Attach = Literal["both", "lookahead", "neither"]
-Schedule = Literal["constant", "decay"]
+Schedule = Literal["constant", "decay", "fall"]
 Optimiser = Literal["adam", "muon"]
 Precision = Literal["float32", "bfloat16"]
 
@@ -83,6 +83,24 @@ class Rest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Refine:
+    """A second stage that goes on with the first one's network."""
+
+    length: Length
+    batch: int
+    """Images a step."""
+    lr: float
+    schedule: Schedule
+    optimiser: Optimiser = "adam"
+    labelled: float = 0.4
+    """Of a batch, the share that is labelled."""
+    temperature: float = 0.67
+    """By what log-probabilities are divided before an image learns from them."""
+    ema_share: float = 0.05
+    """How much of the phase the averaged network remembers."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClosedWorld:
     """Stage 2: closed-world training on class-balanced pseudo-labels."""
 
@@ -113,9 +131,12 @@ class Preset:
     backbone: str
     discover: Discover
     rest: Rest
+    refine: Refine
     closed_world: ClosedWorld
     share: float
     """Of `epochs`, the share that goes to stage 1 when stage 2 follows."""
+    mirrored: bool
+    """Whether a network is asked about an image and its mirror image, where that shows the same thing."""
     largest: int
     """Pixels that larger images from files are brought down to, unless a size is given."""
 
@@ -134,6 +155,7 @@ PRESETS: dict[str, Preset] = {
             alpha=1e-3,
         ),
         rest=Rest(length=Length(epochs=3), batch=200, lr=5e-4, schedule="constant"),
+        refine=Refine(length=Length(epochs=50), batch=200, lr=1e-4, schedule="constant"),
         closed_world=ClosedWorld(
             length=Length(epochs=0, images=64 * 1024 * 1024),
             batch=64,
@@ -142,6 +164,7 @@ PRESETS: dict[str, Preset] = {
             refreshes=102,
         ),
         share=0.5,
+        mirrored=False,
         largest=224,
     ),
     # What works in minutes on two cores for small images; docs/fidelity.md says how it was chosen.
@@ -163,6 +186,9 @@ PRESETS: dict[str, Preset] = {
         rest=Rest(
             length=Length(epochs=3, images=3_000), batch=100, lr=2e-3, schedule="decay", optimiser="muon"
         ),
+        refine=Refine(
+            length=Length(epochs=8, images=45_000), batch=125, lr=5e-4, schedule="fall", optimiser="muon"
+        ),
         closed_world=ClosedWorld(
             length=Length(epochs=8, images=45_000),
             batch=64,
@@ -173,6 +199,7 @@ PRESETS: dict[str, Preset] = {
             growing=True,
         ),
         share=0.5,
+        mirrored=True,
         largest=32,
     ),
 }
@@ -186,8 +213,8 @@ class Options:
     """Number of novel classes, or auto to estimate it (default: auto; for a named set, its own number)."""
     method: str = "openldn-uda"
     """The system: openldn-uda, openldn-mixmatch, openldn-fixmatch, openldn-mean-teacher, openldn (stage 1
-    alone), rest-uda (known classes against the rest, then UDA), rest (its stage 1 alone) or supervised
-    (known classes alone, k-means on what it is unsure of)."""
+    alone), rest-refine (known classes against the rest, refined), rest (its stage 1 alone), rest-uda (the
+    same, then UDA) or supervised (known classes alone, k-means on what it is unsure of)."""
     preset: Literal["fast", "paper"] = "fast"
     """fast: minutes on a CPU. paper: the paper's settings and lengths, days on a GPU."""
     epochs: float | None = None
@@ -244,8 +271,10 @@ class Settings:
     device: str
     precision: Precision
     backbone: str
+    mirrored: bool
     discover: Discover
     rest: Rest
+    refine: Refine
     closed_world: ClosedWorld
 
     def to_json(self) -> dict[str, Any]:
@@ -255,7 +284,7 @@ class Settings:
     @staticmethod
     def from_json(record: dict[str, Any]) -> "Settings":
         """The inverse of `to_json`."""
-        stages = {"discover": Discover, "rest": Rest, "closed_world": ClosedWorld}
+        stages = {"discover": Discover, "rest": Rest, "refine": Refine, "closed_world": ClosedWorld}
         read = {
             name: stage(**record[name] | {"length": Length(**record[name]["length"])})
             for name, stage in stages.items()
@@ -273,12 +302,13 @@ def decide(options: Options, *, stages: int) -> Settings:
         **_given(target=options.target, threshold=options.threshold),
         **_given(order=options.order, attach=options.attach),
     )
-    rest = preset.rest
+    rest, refine = preset.rest, preset.refine
     closed = replace(preset.closed_world, **_given(refreshes=options.refreshes))
     if options.epochs is not None:
         first = options.epochs * (preset.share if stages > 1 else 1.0)
         discover = replace(discover, length=Length(epochs=first))
         rest = replace(rest, length=Length(epochs=first))
+        refine = replace(refine, length=Length(epochs=options.epochs - first))
         closed = replace(closed, length=Length(epochs=options.epochs - first))
     return Settings(
         method=options.method,
@@ -287,8 +317,10 @@ def decide(options: Options, *, stages: int) -> Settings:
         device=options.device,
         precision=options.precision or "float32",
         backbone=options.backbone or preset.backbone,
+        mirrored=preset.mirrored,
         discover=discover,
         rest=rest,
+        refine=refine,
         closed_world=closed,
     )
 

@@ -80,6 +80,7 @@ class Model:
                 "channels": str(self.channels),
                 "n_outputs": str(self.network.head.out_features),
                 "precision": "bfloat16" if self.network.halved else "float32",
+                "mirrored": str(self.network.mirrored),
             },
         )
 
@@ -122,6 +123,7 @@ class Model:
                 f"{folder / 'model.safetensors'} does not fit its backbone ({name}); train again"
             ) from None
         network.halved = about.get("precision") == "bfloat16"
+        network.mirrored = about.get("mirrored") == "True"
         predictor.state = _under("predictor.", tensors)
         network = _laid_out(network, device or torch.device("cpu"))
         return Model(

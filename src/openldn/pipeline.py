@@ -180,6 +180,7 @@ def go_on(
         torch.manual_seed(loop.mixed_seed(settings.seed, number))
         made = new_network(problem, settings.backbone if backbone is None else backbone, n_outputs, on)
         made.halved = settings.precision == "bfloat16"
+        made.mirrored = settings.mirrored and problem.flip
         return made
 
     def taken_to_its_end(phase: loop.Phase, number: int, **rest: Any) -> nn.Module:
@@ -204,7 +205,10 @@ def go_on(
             problem = problem.with_novel(_count(run, problem, settings, network, taken_to_its_end)).check()
         model: Model | None = None
         for number, stage in enumerate(system.stages, start=1):
-            phase = stage.build(problem, network(problem, stage.n_outputs(problem), number), settings)
+            made = network(problem, stage.n_outputs(problem), number)
+            if stage.goes_on and model is not None:
+                made.backbone.load_state_dict(model.network.backbone.state_dict())
+            phase = stage.build(problem, made, settings)
             trained = taken_to_its_end(
                 phase,
                 number,

@@ -14,6 +14,7 @@ from openldn.phases.discover import Discover
 from openldn.phases.fixmatch import FixMatch
 from openldn.phases.mean_teacher import MeanTeacher
 from openldn.phases.mixmatch import MixMatch
+from openldn.phases.refine import Refine
 from openldn.phases.rest import Rest
 from openldn.phases.supervised import Supervised
 from openldn.phases.uda import UDA
@@ -28,6 +29,7 @@ class Stage:
     build: Build
     predictor: Literal["argmax", "reject-and-cluster", "groups"] = "argmax"
     head: Literal["all", "known", "known and rest"] = "all"
+    goes_on: bool = False  # whether the network keeps the features of the stage before
 
     def n_outputs(self, problem: Problem) -> int:
         """How many outputs the network has."""
@@ -58,6 +60,11 @@ def rest(problem: Problem, network: Classifier, settings: Settings) -> Phase:
     return Rest(problem, network, settings.rest)
 
 
+def refine(problem: Problem, network: Classifier, settings: Settings) -> Phase:
+    """All classes, from labels and from what the network itself says."""
+    return Refine(problem, network, settings.refine)
+
+
 def closed_world(method: Method) -> Stage:
     """Stage 2 of OpenLDN by some method."""
 
@@ -75,6 +82,7 @@ RECIPES: dict[str, Recipe] = {
     "openldn-fixmatch": Recipe((DISCOVER, closed_world(FixMatch()))),
     "openldn-mean-teacher": Recipe((DISCOVER, closed_world(MeanTeacher()))),
     "openldn": Recipe((DISCOVER,)),
+    "rest-refine": Recipe((REST, Stage(refine, goes_on=True))),
     "rest-uda": Recipe((REST, closed_world(UDA()))),
     "rest": Recipe((REST,)),
     "supervised": Recipe((Stage(supervised, "reject-and-cluster", "known"),)),

@@ -58,6 +58,7 @@ class Classifier(nn.Module):
     def __init__(self, backbone: nn.Module, n_classes: int, mean: Tensor, std: Tensor, size: int):
         super().__init__()
         self.pixels: int | None = None  # the side that images are brought to first, if any
+        self.mirrored = False  # whether `infer` asks about mirror images too
         self.halved = False  # whether the backbone works in bfloat16; its weights stay as they are
         self.register_buffer("mean", mean.view(1, -1, 1, 1))
         self.register_buffer("std", std.view(1, -1, 1, 1))
@@ -100,10 +101,20 @@ def pixel_statistics(images: Images, most: int = 10_000) -> tuple[Tensor, Tensor
 
 @torch.no_grad()
 def infer(network: nn.Module, images: Images) -> Outputs:
-    """What the network says of clean images, uint8 (n, c, h, w), in evaluation mode; on the CPU."""
+    """What the network says of clean images, uint8 (n, c, h, w), in evaluation mode; on the CPU.
+
+    A network that is `mirrored` says what it says of an image and of its mirror image, on average.
+    """
     device = next(network.parameters()).device
+    twice = getattr(network, "mirrored", False)
+    parts = list[Outputs]()
     with evaluating(network):
-        parts = [network(piece.to(device).float().div_(255)) for piece in pieces(images, 2**21)]
+        for piece in pieces(images, 2**21):
+            x = piece.to(device).float().div_(255)
+            says: Outputs = network(x)
+            if twice:
+                says = Outputs(*((a + b) / 2 for a, b in zip(says, network(x.flip(3)), strict=True)))
+            parts.append(says)
     return Outputs(torch.cat([p.z for p in parts]).cpu(), torch.cat([p.logits for p in parts]).cpu())
 
 

@@ -22,9 +22,14 @@ def steps_for(length: Length, n_unlabelled: int, batch: int) -> tuple[int, int]:
 
 
 def learning_rate(peak: float, schedule: Schedule, progress: float) -> float:
-    """`constant`, or `decay`: up from a tenth over the first tenth, then down to zero, in straight lines."""
+    """`constant`; `fall`: down to zero; or `decay`: up from a tenth over the first tenth first.
+
+    In straight lines.
+    """
     if schedule == "constant":
         return peak
+    if schedule == "fall":
+        return peak * (1 - progress)
     return peak * min(0.1 + 9 * progress, (1 - progress) / 0.9)
 
 
