@@ -36,6 +36,14 @@ def shift(said: Tensor, shares: Tensor, rounds: int) -> Tensor:
     return moved
 
 
+def even(said: Tensor, shares: Tensor) -> Tensor:
+    """What to add to log-probabilities so that they hold where all classes are equally frequent.  (C,)
+
+    `said` (n, C) is of images among which the classes have these shares.
+    """
+    return shift(said, shares, rounds=50) - shares.log()
+
+
 class Balance:
     """Remembers what was said of the last few thousand images, and moves what is said next."""
 

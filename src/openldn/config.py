@@ -184,10 +184,10 @@ PRESETS: dict[str, Preset] = {
             every=4,
         ),
         rest=Rest(
-            length=Length(epochs=3, images=3_000), batch=100, lr=2e-3, schedule="decay", optimiser="muon"
+            length=Length(epochs=6, images=3_000), batch=100, lr=2e-3, schedule="decay", optimiser="muon"
         ),
         refine=Refine(
-            length=Length(epochs=8, images=45_000), batch=125, lr=5e-4, schedule="fall", optimiser="muon"
+            length=Length(epochs=6, images=45_000), batch=125, lr=5e-4, schedule="fall", optimiser="muon"
         ),
         closed_world=ClosedWorld(
             length=Length(epochs=8, images=45_000),

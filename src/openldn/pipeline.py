@@ -214,8 +214,7 @@ def go_on(
                 number,
                 previous=None if model is None else model.probabilities,
                 evaluate=_evaluator(truth, problem, stage, settings),
-                # What groups images first has to look at all of them, which takes as long as many steps.
-                evaluations=10 if stage.predictor == "argmax" else 1,
+                evaluations=stage.evaluations,
             )
             model = _model(trained, problem, stage, settings)
         assert model is not None  # a recipe has a stage

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from openldn import rest
-from openldn.balance import shares, shift
+from openldn.balance import even, shares
 from openldn.data.pixels import Images, Part
 from openldn.data.problem import Problem
 from openldn.nets.classifier import Outputs
@@ -52,6 +52,30 @@ class Argmax:
 
     def probabilities(self, outputs: Outputs) -> Tensor:
         return outputs.logits.softmax(dim=1)
+
+
+class Balanced:
+    """The network's probabilities, moved so that each class has its share of the unlabelled images.
+
+    And then as if a new image could be of any class alike, as the images all together are.
+    """
+
+    ordered = True
+
+    def __init__(self) -> None:
+        self.state: dict[str, Tensor] = {}
+
+    def fit(self, outputs: Ask, problem: Problem, seed: int, most: int = 10_000) -> None:
+        """From all unlabelled images, or `most` of them evenly from all."""
+        some = problem.unlabelled[:: -(-len(problem.unlabelled) // most)]
+        said = outputs(Part(problem.images, some)).logits.log_softmax(dim=1)
+        self.state = {"shift": even(said, shares(problem))}
+
+    def fits(self, state: Mapping[str, Tensor], n_outputs: int, n_known: int, n_novel: int) -> bool:
+        return n_outputs == n_known + n_novel and state["shift"].shape == (n_outputs,)
+
+    def probabilities(self, outputs: Outputs) -> Tensor:
+        return (outputs.logits.log_softmax(dim=1) + self.state["shift"]).softmax(dim=1)
 
 
 class RejectAndCluster:
@@ -97,7 +121,8 @@ class Groups:
 
     Features are first made such that each known class is round (as in Fisher's discriminant analysis): what
     varies within the known classes likely varies within the novel ones too, and should not divide them.
-    In the end each class is given its share of the unlabelled images.
+    In the end each class is given its share of the unlabelled images, and from then on all are taken to be
+    alike frequent, as they are among all images.
     """
 
     ordered = True
@@ -119,7 +144,7 @@ class Groups:
         centres = KMeans(problem.n_novel, n_init=10, random_state=seed).fit(features).cluster_centers_
         self.state["centres"] = torch.from_numpy(centres).float()
         self.state["shift"] = torch.zeros_like(wanted)
-        self.state["shift"] = shift(self.probabilities(Outputs(u, logits)).log(), wanted, rounds=50)
+        self.state["shift"] = even(self.probabilities(Outputs(u, logits)).log(), wanted)
 
     def fits(self, state: Mapping[str, Tensor], n_outputs: int, n_known: int, n_novel: int) -> bool:
         return (
@@ -156,6 +181,7 @@ def _round(z: Tensor, y: Tensor, shrink: float = 0.03) -> dict[str, Tensor]:
 
 PREDICTORS: dict[str, Callable[[], Predictor]] = {
     "argmax": Argmax,
+    "balanced": Balanced,
     "reject-and-cluster": RejectAndCluster,
     "groups": Groups,
 }

@@ -27,9 +27,10 @@ class Stage:
     """A phase with what its network has outputs for, and what turns these into classes."""
 
     build: Build
-    predictor: Literal["argmax", "reject-and-cluster", "groups"] = "argmax"
+    predictor: Literal["argmax", "balanced", "reject-and-cluster", "groups"] = "argmax"
     head: Literal["all", "known", "known and rest"] = "all"
     goes_on: bool = False  # whether the network keeps the features of the stage before
+    evaluations: int = 10  # how often it is judged on the way, and at its end
 
     def n_outputs(self, problem: Problem) -> int:
         """How many outputs the network has."""
@@ -75,17 +76,19 @@ def closed_world(method: Method) -> Stage:
 
 
 DISCOVER = Stage(discover)
-REST = Stage(rest, "groups", "known and rest")
+# Before images are grouped all of them are looked at, which takes as long as many steps: once is enough.
+REST = Stage(rest, "groups", "known and rest", evaluations=1)
+REFINE = Stage(refine, "balanced", goes_on=True, evaluations=5)
 RECIPES: dict[str, Recipe] = {
     "openldn-uda": Recipe((DISCOVER, closed_world(UDA()))),
     "openldn-mixmatch": Recipe((DISCOVER, closed_world(MixMatch()))),
     "openldn-fixmatch": Recipe((DISCOVER, closed_world(FixMatch()))),
     "openldn-mean-teacher": Recipe((DISCOVER, closed_world(MeanTeacher()))),
     "openldn": Recipe((DISCOVER,)),
-    "rest-refine": Recipe((REST, Stage(refine, goes_on=True))),
+    "rest-refine": Recipe((REST, REFINE)),
     "rest-uda": Recipe((REST, closed_world(UDA()))),
     "rest": Recipe((REST,)),
-    "supervised": Recipe((Stage(supervised, "reject-and-cluster", "known"),)),
+    "supervised": Recipe((Stage(supervised, "reject-and-cluster", "known", evaluations=1),)),
 }
 
 

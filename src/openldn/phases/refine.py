@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from openldn import config
-from openldn.balance import Balance, shares
+from openldn.balance import Balance, shares, shift
 from openldn.data.batches import Batch
 from openldn.data.pixels import Part
 from openldn.data.problem import Problem
@@ -25,13 +25,15 @@ from openldn.phases.schedule import learning_rate, steps_for
 
 
 class Refine:
-    """The phase. Labelled images are seen often, as they are few and right, yet all images weigh the same.
+    """The phase. Labelled images, as they are right, are seen more often than their share.
 
-    So do then all classes, if they are equally large: the network learns to expect each as often as any.
+    So known classes come to be expected more often than they are there: whoever asks the network should give
+    each class its share first, as the network's own targets do. Labelled and unlabelled images are seen in
+    views of one kind, or the kind would tell a known image.
     """
 
     name: str = "refine"
-    labelled_views: tuple[str, ...] = ("weak",)
+    labelled_views: tuple[str, ...] = ("mixed",)
     unlabelled_views: tuple[str, ...] = ("weak", "mixed")
 
     def __init__(self, problem: Problem, network: Classifier, settings: config.Refine):
@@ -42,7 +44,6 @@ class Refine:
         self.epoch, self.steps = steps_for(settings.length, len(problem.unlabelled), self.n_unlabelled)
         self.average = MovingAverage(network, settings.ema_share * self.steps)
         self.balance = Balance(shares(problem).to(network.head.weight))
-        self.weight = len(problem.labelled) / len(problem.images)
 
     @property
     def model(self) -> nn.Module:
@@ -57,7 +58,9 @@ class Refine:
         )
         z = torch.cat([infer(self.network, images).z for images in (labelled, unlabelled)])
         y = F.one_hot(self.problem.labels[self.problem.labelled], self.problem.n_classes)
-        learn_head(self.network.head, z, torch.cat([y, previous(unlabelled)]))
+        said = previous(unlabelled).clamp_min(1e-8).log()
+        q = (said + shift(said, shares(self.problem), rounds=50)).softmax(dim=1)
+        learn_head(self.network.head, z, torch.cat([y, q]))
         self.average.network.load_state_dict(self.network.state_dict())
 
     def learning_rate(self, progress: float) -> float:
@@ -71,8 +74,8 @@ class Refine:
         logits = self.network(torch.cat([*batch.x, other])).logits
         labelled, unlabelled = logits.split([len(batch.y), len(other)])
         return {
-            "labelled": self.weight * F.cross_entropy(labelled, batch.y),
-            "unlabelled": (1 - self.weight) * F.cross_entropy(unlabelled, q),
+            "labelled": F.cross_entropy(labelled, batch.y, reduction="sum") / len(logits),
+            "unlabelled": F.cross_entropy(unlabelled, q, reduction="sum") / len(logits),
         }
 
     def after_step(self, batch: Batch, progress: float) -> None:
