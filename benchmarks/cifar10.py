@@ -1,16 +1,20 @@
 """CIFAR-10 against the clock: the paper's split, the fast preset, stage by stage.
 
-    python benchmarks/cifar10.py --data-dir DIR [--method rest-uda] [--seeds 3] [--out runs/benchmark-cifar10]
+    python benchmarks/cifar10.py --data-dir DIR [--method rest-refine] [--seeds 3] [--at-once 2]
 
 Half of the classes known; half of their images labelled (every seed) and a tenth (seed 0); and the ceiling,
 the same network trained by all labels for as long. Test images, last step. Every run is kept and goes on
-where it was stopped; what is finished is not run again. Writes minutes.svg and passes.svg, accuracy against
-either; a pass is one image forward through the network, and backward counts as two.
+where it was stopped; what is finished is not run again. Runs that go on at once share the cores. Writes
+minutes.svg and passes.svg, accuracy against either; a pass is one image forward through the network, and
+backward counts as two.
 """
 
 import argparse
 import json
+import multiprocessing
+import os
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,34 +45,55 @@ UNITS = {"minutes": "minutes", "passes": "million image passes"}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data-dir")
-    parser.add_argument("--method", default="rest-uda")
+    parser.add_argument("--method", default="rest-refine")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--at-once", type=int, default=1, help="runs at a time, each on its share of cores")
     parser.add_argument(
         "--epochs", type=float, help="passes over the unlabelled images (default: the preset's)"
     )
     parser.add_argument("--out", type=Path, default=Path("runs/benchmark-cifar10"))
     args = parser.parse_args()
-    keep_freed_memory()  # as the command line does
+    threads = max(1, (os.cpu_count() or 1) // args.at_once)
     jobs = [(0.5, seed) for seed in range(args.seeds)] + [(0.1, 0)]
+    paths = [args.out / f"{args.method}-{share:.0%}-{seed}" for share, seed in jobs]
     curves: dict[str, list[Log]] = {}
-    for share, seed in jobs:
-        path = args.out / f"{args.method}-{share:.0%}-{seed}"
-        lines = run(path, args.method, share, seed, args.data_dir, args.epochs)
-        curves.setdefault(f"{share:.0%} labelled", []).append(lines)
-        Console(width=110).print(table(curves))
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(args.at_once, spawn, prepare, (threads,)) as pool:
+        waiting = [
+            pool.submit(run, path, args.method, share, seed, args.data_dir, args.epochs, args.at_once > 1)
+            for path, (share, seed) in zip(paths, jobs, strict=True)
+        ]
+        for done, (share, _) in zip(waiting, jobs, strict=True):
+            curves.setdefault(f"{share:.0%} labelled", []).append(done.result())
+            Console(width=110).print(table(curves))
+    prepare(threads)
     seconds = 60 * total(curves["50% labelled"][0])
-    print(f"all labels, the same network, {seconds / 60:.0f} minutes: ", end="", flush=True)
+    print(
+        f"all labels, the same network, {seconds / 60:.0f} minutes, {threads} threads: ", end="", flush=True
+    )
     print(f"{ceiling(args.out / 'ceiling.json', args.data_dir, seconds):.1f} % of the test images")
     for unit in UNITS:
         (args.out / f"{unit}.svg").write_text(picture(curves, unit))
 
 
+def prepare(threads: int) -> None:
+    """A process works with so many threads, and keeps its memory as the command line does."""
+    torch.set_num_threads(threads)
+    keep_freed_memory()
+
+
 def run(
-    path: Path, method: str, labelled: float, seed: int, data_dir: str | None, epochs: float | None
+    path: Path,
+    method: str,
+    labelled: float,
+    seed: int,
+    data_dir: str | None,
+    epochs: float | None,
+    quiet: bool,
 ) -> Log:
     """The log of one run, from the first step to the final evaluation."""
     if path.exists():
-        made = pipeline.resume(path)
+        made = pipeline.resume(path, quiet=quiet)
     else:
         path.parent.mkdir(parents=True, exist_ok=True)
         made = pipeline.train(
@@ -79,6 +104,7 @@ def run(
             seed=seed,
             labelled=labelled,
             epochs=epochs,
+            quiet=quiet,
         )
     lines: Log = []
     before = dict.fromkeys(UNITS, 0.0)  # a log counts from the start of a phase; "final" goes with the last

@@ -31,6 +31,7 @@ SYSTEMS = {
     "stage 1, no pair loss": {"method": "openldn", "pair": False},
     "stage 1, all pairs driven apart": {"method": "openldn", "target": "apart"},
     "stage 1, no entropy term": {"method": "openldn", "entropy": False},
+    "rest-refine": {"method": "rest-refine"},
     "rest-uda": {"method": "rest-uda"},
     "rest alone": {"method": "rest"},
     "supervised + k-means": {"method": "supervised"},
@@ -67,7 +68,7 @@ def main() -> None:
 def run(name: str, seed: int, out: Path) -> dict[str, float]:
     """Known, novel and all of one system with one seed, and its seconds of training."""
     if SYSTEMS[name] is None:
-        return k_means(seed)
+        return k_means("digits", None, seed)
     warnings.simplefilter("ignore")
     path = out / f"{name.replace(' ', '-').replace(',', '')}-{seed}"
     made = pipeline.resume(path, quiet=True) if path.exists() else None
@@ -77,10 +78,10 @@ def run(name: str, seed: int, out: Path) -> dict[str, float]:
     return {**metrics.headline(lines[-1]), "seconds": sum(last.values())}
 
 
-def k_means(seed: int) -> dict[str, float]:
+def k_means(name: str, data_dir: str | None, seed: int) -> dict[str, float]:
     """As many clusters as classes; those that fit labelled images best are the known ones, in order."""
     started = time.monotonic()
-    problem, truth = sources.read_named("digits", None).split(known=0.5, labelled=0.5, seed=seed)
+    problem, truth = sources.read_named(name, data_dir).split(known=0.5, labelled=0.5, seed=seed)
     c, k = problem.n_classes, problem.n_known
     flat = [images.flatten(1).double().numpy() for images in (problem.images, truth.images)]
     clusters = KMeans(c, n_init=10, random_state=seed).fit(flat[0])

@@ -40,7 +40,7 @@ def refine(**changes: Any) -> Refine:
 
 
 def test_the_loss_is_what_its_page_says() -> None:
-    """Against loops: every image of a batch weighs the same, and targets are sharpened after classes got their share."""
+    """Against loops: all images weigh the same; targets are sharpened after classes got their share."""
     phase = refine(temperature=0.5)
     torch.manual_seed(0)
     weak, other, x = (torch.rand(n, 1, 8, 8) for n in (9, 9, 4))
