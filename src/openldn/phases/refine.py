@@ -1,9 +1,9 @@
 """What a first stage says, refined: its network goes on learning all classes, from labels and from itself.
 
 The network keeps its features and gets an output for every class. These first learn alone what the first
-stage says of the unlabelled images. Then all of it learns: weak or strong views of an unlabelled image follow
-what the averaged network says of a weak one, once all classes have been given their share of the unlabelled
-images and what remains is sharpened a little.
+stage says of the unlabelled images. Then all of it learns: a view of an unlabelled image follows what the
+averaged network says of another, once all classes have been given their share of the unlabelled images and
+what remains is sharpened a little.
 """
 
 from collections.abc import Mapping
@@ -33,8 +33,8 @@ class Refine:
     """
 
     name: str = "refine"
-    labelled_views: tuple[str, ...] = ("mixed",)
-    unlabelled_views: tuple[str, ...] = ("weak", "mixed")
+    labelled_views: tuple[str, ...] = ("weak",)
+    unlabelled_views: tuple[str, ...] = ("weak", "weak")
 
     def __init__(self, problem: Problem, network: Classifier, settings: config.Refine):
         self.problem, self.network, self.settings = problem, network, settings
@@ -67,9 +67,9 @@ class Refine:
         return learning_rate(self.settings.lr, self.settings.schedule, progress)
 
     def step(self, batch: Batch, progress: float) -> Mapping[str, Tensor]:
-        weak, other = batch.u
+        one, other = batch.u
         with torch.no_grad():
-            said = self.balance(self.average.network(weak).logits)
+            said = self.balance(self.average.network(one).logits)
             q = (said / self.settings.temperature).softmax(dim=1)
         logits = self.network(torch.cat([*batch.x, other])).logits
         labelled, unlabelled = logits.split([len(batch.y), len(other)])
