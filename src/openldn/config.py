@@ -94,7 +94,7 @@ class Refine:
     optimiser: Optimiser = "adam"
     labelled: float = 0.4
     """Of a batch, the share that is labelled."""
-    temperature: float = 0.67
+    temperature: float = 0.4
     """By what log-probabilities are divided before an image learns from them."""
     ema_share: float = 0.05
     """How much of the phase the averaged network remembers."""

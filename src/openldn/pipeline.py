@@ -204,6 +204,13 @@ def go_on(
         if run.config["n_novel"] == "auto":
             problem = problem.with_novel(_count(run, problem, settings, network, taken_to_its_end)).check()
         model: Model | None = None
+        judged = list[Model]()  # the last one, so that what it learned by looking at all images is kept
+
+        def evaluate(network: nn.Module) -> dict[str, Any]:
+            assert truth is not None
+            judged[:] = [_model(network, problem, stage, settings)]
+            return score(judged[0], truth)
+
         for number, stage in enumerate(system.stages, start=1):
             made = network(problem, stage.n_outputs(problem), number)
             if stage.goes_on and model is not None:
@@ -213,10 +220,11 @@ def go_on(
                 phase,
                 number,
                 previous=None if model is None else model.probabilities,
-                evaluate=_evaluator(truth, problem, stage, settings),
+                evaluate=None if truth is None else evaluate,
                 evaluations=stage.evaluations,
             )
-            model = _model(trained, problem, stage, settings)
+            # A phase that was at its end already has not been judged again.
+            model = judged.pop() if judged else _model(trained, problem, stage, settings)
         assert model is not None  # a recipe has a stage
         _finish(run, model, problem, truth)
     return run
@@ -264,14 +272,6 @@ def _model(network: nn.Module, problem: Problem, stage: Stage, settings: Setting
         size=problem.images.shape[3],
         channels=problem.images.shape[1],
     )
-
-
-def _evaluator(
-    truth: Truth | None, problem: Problem, stage: Stage, settings: Settings
-) -> Callable[[nn.Module], dict[str, Any]] | None:
-    if truth is None:
-        return None
-    return lambda network: score(_model(network, problem, stage, settings), truth)
 
 
 def _finish(run: Run, model: Model, problem: Problem, truth: Truth | None) -> None:
