@@ -23,7 +23,6 @@ from openldn.phases import closed_world
 from openldn.phases.closed_world import ClosedWorld
 from openldn.phases.discover import Discover
 from openldn.phases.schedule import learning_rate
-from openldn.phases.uda import UDA
 from openldn.progress import Silent
 from openldn.recipes import RECIPES
 from openldn.run import Run, read_tensors
@@ -331,33 +330,6 @@ def test_pseudo_labels_are_balanced_and_given_ones_stay() -> None:
     assert counts[: problem.n_known] == [0] * problem.n_known
     assert counts[problem.n_known :] == [min(per_class, len(problem.unlabelled) // c)] * problem.n_novel
     assert len(labels) == n
-
-
-def test_balanced_targets_follow_what_is_left_unlabelled(tmp_path: Path) -> None:
-    problem, _ = split()
-    settings = decide(Options(epochs=4), stages=2)
-    closed = replace(settings.closed_world, targets="balanced")
-    torch.manual_seed(0)
-    made, fresh = (
-        ClosedWorld(problem, new_network(problem, toy.backbone(), problem.n_classes, CPU), closed, UDA())
-        for _ in range(2)
-    )
-    made.begin(lambda images: torch.eye(problem.n_classes)[torch.arange(len(images)) % problem.n_classes])
-    left = torch.bincount(made.problem.labels[made.problem.labelled], minlength=problem.n_classes)
-    each = len(problem.images) / problem.n_classes
-    assert made.balance is not None
-    wanted = (each - left).clamp_min(each / 10)
-    assert torch.allclose(made.balance.shares, wanted / wanted.sum())
-    made.step(batch(made), 0.9)
-    assert len(made.balance.recent) == made.n_unlabelled
-    run = Run.create(tmp_path / "run", {}, {})
-    run.save_state("state", made.state_dict())
-    loaded = run.load_state("state")
-    assert loaded is not None
-    fresh.load_state_dict(loaded)
-    assert fresh.balance is not None
-    assert torch.equal(fresh.balance.recent, made.balance.recent)
-    assert torch.equal(fresh.balance.shares, made.balance.shares)
 
 
 def test_nothing_novel_predicted_is_a_warning_not_a_crash(tmp_path: Path) -> None:

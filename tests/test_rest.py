@@ -10,7 +10,7 @@ from openldn.data.pixels import Images
 from openldn.data.problem import Problem
 from openldn.metrics import confusion, matched
 from openldn.nets.classifier import Classifier, Outputs
-from openldn.phases.schedule import side
+from openldn.phases.schedule import oversampled, side
 from openldn.predictors import Groups
 
 # Six kinds of images. Two known classes and a novel one; a known and the novel class share the fourth kind.
@@ -122,3 +122,18 @@ def test_a_network_sees_images_at_the_size_it_was_told() -> None:
         network.pixels = pixels
         assert torch.allclose(network(x).z, torch.tensor(0.25))
         assert network.backbone.shape == (2, 3, pixels or 32, pixels or 32)
+
+
+@pytest.mark.parametrize(
+    ("n_labelled", "n_unlabelled"), [(250, 750), (50, 950), (900, 100), (1, 999), (999, 1)]
+)
+def test_labelled_images_are_seen_more_often_within_reason(n_labelled: int, n_unlabelled: int) -> None:
+    """Three times as often as others, to the nearest image of a batch, but never more than half of it."""
+    labels = torch.tensor([0] * n_labelled + [-1] * n_unlabelled)
+    names = tuple(map(str, range(1000)))
+    problem = Problem(torch.zeros(1000, 1, 8, 8, dtype=torch.uint8), labels, names, (0,), n_novel=1)
+    few, many = oversampled(problem, 100, 3.0)
+    assert few + many == 100
+    assert 1 <= few <= 50
+    often = [k / n_labelled / ((100 - k) / n_unlabelled) for k in range(1, 51)]
+    assert abs(often[few - 1] - 3) == min(abs(each - 3) for each in often)

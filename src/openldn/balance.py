@@ -7,14 +7,10 @@ log-probability by which, over the last few thousand images, it has that many. T
 (Cuturi, 2013) with given column sums, as UNO, TRSSL and OwMatch use it to label images.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from openldn.data.problem import Problem
-
-Move = Callable[[Tensor], Tensor]  # what is made of logits (n, C) before images learn from them
 
 
 def shares(problem: Problem) -> Tensor:

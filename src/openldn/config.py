@@ -76,7 +76,9 @@ class Rest:
 
     length: Length
     batch: int
-    """Images a step, half of them labelled."""
+    """Images a step."""
+    often: float = 3.0
+    """How many times as often as others labelled images are seen; but at most half of a batch is labelled."""
     lr: float
     schedule: Schedule
     optimiser: Optimiser = "adam"
@@ -92,8 +94,8 @@ class Refine:
     lr: float
     schedule: Schedule
     optimiser: Optimiser = "adam"
-    labelled: float = 0.4
-    """Of a batch, the share that is labelled."""
+    often: float = 2.0
+    """How many times as often as others labelled images are seen; but at most half of a batch is labelled."""
     temperature: float = 0.4
     """By what log-probabilities are divided before an image learns from them."""
     ema_share: float = 0.05
@@ -118,8 +120,6 @@ class ClosedWorld:
     """The same as a share of the budget; the smaller one counts."""
     refreshes: int = 0
     """How often pseudo-labels are made anew, evenly over the budget; 0 is never."""
-    targets: Literal["own", "balanced"] = "own"
-    """What unlabelled images learn from: predictions, or these when all classes are given their share."""
     growing: bool = False
     """Whether small versions of the images come first; pseudo-labels then stay until images are whole."""
 

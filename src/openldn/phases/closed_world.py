@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from openldn import config
-from openldn.balance import Balance, Move, shares
 from openldn.data.batches import Batch
 from openldn.data.pixels import Part
 from openldn.data.problem import Problem
@@ -32,12 +31,9 @@ class Method(Protocol):
     def unlabelled_views(self) -> tuple[str, ...]: ...
 
     def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float, move: Move
+        self, network: Classifier, average: Classifier, batch: Batch, progress: float
     ) -> Mapping[str, Tensor]:
-        """Named losses of the network; `average` is its moving average.
-
-        What is predicted of unlabelled images passes through `move` before anything learns from it.
-        """
+        """Named losses of the network; `average` is its moving average."""
         ...
 
 
@@ -58,9 +54,6 @@ class ClosedWorld:
         self.average = MovingAverage(network, min(settings.ema_steps, settings.ema_share * self.steps))
         # As many pseudo-labels per novel class as there are labels per known one.
         self.per_class = max(1, len(problem.labelled) // problem.n_known)
-        self.balance = (
-            Balance(shares(problem).to(network.head.weight)) if settings.targets == "balanced" else None
-        )
         self._chosen = torch.zeros(2, 0, dtype=torch.int64)  # rows and labels
         self._refreshed = 0  # how often they were made anew
 
@@ -94,8 +87,7 @@ class ClosedWorld:
 
     def step(self, batch: Batch, progress: float) -> Mapping[str, Tensor]:
         self.grow(progress)
-        move = self.balance or (lambda logits: logits)
-        return self.method.losses(self.network, self.average.network, batch, progress, move)
+        return self.method.losses(self.network, self.average.network, batch, progress)
 
     @torch.no_grad()
     def after_step(self, batch: Batch, progress: float) -> None:
@@ -133,7 +125,6 @@ class ClosedWorld:
             "optimiser": self.optimiser.state_dict(),
             "pseudo_labels": self._chosen,
             "refreshed": self._refreshed,
-            "recent": [] if self.balance is None else [self.balance.recent],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -142,11 +133,7 @@ class ClosedWorld:
         self.optimiser.load_state_dict(state["optimiser"])
         self._promote(state["pseudo_labels"])
         self._refreshed = state["refreshed"]
-        if self.balance is not None:
-            self.balance.recent = state["recent"][0].to(self.balance.shares)
 
     def _promote(self, chosen: Tensor) -> None:
         self._chosen = chosen
         self.problem = self.original.promote(chosen[0], chosen[1])
-        if self.balance is not None:  # of what is left to be unlabelled
-            self.balance.shares = shares(self.problem).to(self.balance.shares)

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from openldn.balance import Move
 from openldn.data.batches import Batch
 from openldn.losses import pseudo_label_loss
 from openldn.nets.classifier import Classifier
@@ -23,11 +22,11 @@ class FixMatch:
     unlabelled_views = ("weak", "strong")
 
     def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float, move: Move
+        self, network: Classifier, average: Classifier, batch: Batch, progress: float
     ) -> Mapping[str, Tensor]:
         """Cross-entropy on labelled rows, and of strong views against the weak views' classes."""
         (x,), (weak, strong) = batch.x, batch.u
         logits = network(torch.cat([x, weak, strong])).logits
         labelled, weak, strong = logits.split([len(x), len(weak), len(strong)])
-        pseudo, _ = pseudo_label_loss(move(weak.detach()), strong, self.threshold)
+        pseudo, _ = pseudo_label_loss(weak.detach(), strong, self.threshold)
         return {"labelled": F.cross_entropy(labelled, batch.y), "unlabelled": pseudo}

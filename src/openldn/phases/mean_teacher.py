@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from openldn.balance import Move
 from openldn.data.batches import Batch
 from openldn.nets.classifier import Classifier
 from openldn.phases.schedule import ramp
@@ -24,14 +23,14 @@ class MeanTeacher:
     unlabelled_views = ("weak", "weak")
 
     def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float, move: Move
+        self, network: Classifier, average: Classifier, batch: Batch, progress: float
     ) -> Mapping[str, Tensor]:
         """Cross-entropy on labelled rows, squared distance of student and teacher on all others."""
         (x,), (u1, u2) = batch.x, batch.u
         logits = network(torch.cat([x, u1])).logits
         labelled, student = logits.split([len(x), len(u1)])
         with torch.no_grad():
-            teacher = move(average(u2).logits).softmax(dim=1)
+            teacher = average(u2).logits.softmax(dim=1)
         distance = (student.softmax(dim=1) - teacher).square().mean()
         return {
             "labelled": F.cross_entropy(labelled, batch.y),

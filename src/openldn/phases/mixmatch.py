@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from openldn.balance import Move
 from openldn.data.batches import Batch
 from openldn.losses import mixup, sharpen
 from openldn.nets.classifier import Classifier
@@ -25,12 +24,12 @@ class MixMatch:
     unlabelled_views = ("weak", "weak")
 
     def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float, move: Move
+        self, network: Classifier, average: Classifier, batch: Batch, progress: float
     ) -> Mapping[str, Tensor]:
         """Cross-entropy on mixed labelled rows, squared error on mixed unlabelled ones."""
         (x,), (u1, u2), l = batch.x, batch.u, len(batch.y)  # noqa: E741
         with torch.no_grad():
-            guess = torch.stack([move(network(u).logits).softmax(dim=1) for u in (u1, u2)]).mean(dim=0)
+            guess = torch.stack([network(u).logits.softmax(dim=1) for u in (u1, u2)]).mean(dim=0)
             q = sharpen(guess, self.temperature)  # (u, C)
             y = F.one_hot(batch.y, q.shape[1]).to(q.dtype)
         # One forward pass for all rows: BatchNorm sees labelled and unlabelled ones together.

@@ -21,7 +21,7 @@ from openldn.data.problem import Problem
 from openldn.nets.classifier import Classifier, Says, infer
 from openldn.nets.ema import MovingAverage
 from openldn.optimisers import Adam, optimiser
-from openldn.phases.schedule import learning_rate, steps_for
+from openldn.phases.schedule import learning_rate, oversampled, steps_for
 
 
 class Refine:
@@ -39,8 +39,7 @@ class Refine:
     def __init__(self, problem: Problem, network: Classifier, settings: config.Refine):
         self.problem, self.network, self.settings = problem, network, settings
         self.optimiser = optimiser(settings.optimiser, network)
-        self.n_labelled = max(1, round(settings.labelled * settings.batch))
-        self.n_unlabelled = settings.batch - self.n_labelled
+        self.n_labelled, self.n_unlabelled = oversampled(problem, settings.batch, settings.often)
         self.epoch, self.steps = steps_for(settings.length, len(problem.unlabelled), self.n_unlabelled)
         self.average = MovingAverage(network, settings.ema_share * self.steps)
         self.balance = Balance(shares(problem).to(network.head.weight))

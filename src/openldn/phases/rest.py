@@ -15,12 +15,12 @@ from openldn.data.batches import Batch
 from openldn.data.problem import Problem
 from openldn.nets.classifier import Classifier, Says
 from openldn.optimisers import optimiser
-from openldn.phases.schedule import learning_rate, side, steps_for
+from openldn.phases.schedule import learning_rate, oversampled, side, steps_for
 from openldn.rest import rest_losses
 
 
 class Rest:
-    """The phase: half of a batch labelled, half not, weak views alone, small images first."""
+    """The phase: labelled images seen more often than others, weak views alone, small images first."""
 
     name: str = "rest"
     labelled_views: tuple[str, ...] = ("weak",)
@@ -29,7 +29,7 @@ class Rest:
     def __init__(self, problem: Problem, network: Classifier, settings: config.Rest):
         self.problem, self.network, self.settings = problem, network, settings
         self.optimiser = optimiser(settings.optimiser, network)
-        self.n_labelled = self.n_unlabelled = settings.batch // 2
+        self.n_labelled, self.n_unlabelled = oversampled(problem, settings.batch, settings.often)
         self.epoch, self.steps = steps_for(settings.length, len(problem.unlabelled), self.n_unlabelled)
 
     @property

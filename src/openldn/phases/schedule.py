@@ -15,6 +15,16 @@ def composition(problem: Problem, settings: Discover) -> tuple[int, int]:
     return n_labelled, settings.batch - n_labelled
 
 
+def oversampled(problem: Problem, batch: int, often: float) -> tuple[int, int]:
+    """How many labelled and unlabelled images a step has if labelled ones are seen so much more often.
+
+    At least one of either, and not more labelled than unlabelled ones.
+    """
+    ratio = min(1.0, often * len(problem.labelled) / max(1, len(problem.unlabelled)))
+    n_labelled = min(max(1, round(batch * ratio / (1 + ratio))), batch - 1)
+    return n_labelled, batch - n_labelled
+
+
 def steps_for(length: Length, n_unlabelled: int, batch: int) -> tuple[int, int]:
     """Steps of one pass over the unlabelled images, and of the whole phase (at least one)."""
     epoch = math.ceil(n_unlabelled / batch)

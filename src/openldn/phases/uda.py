@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from openldn.balance import Move
 from openldn.data.batches import Batch
 from openldn.losses import mixup
 from openldn.nets.classifier import Classifier
@@ -25,7 +24,7 @@ class UDA:
     unlabelled_views = ("weak", "strong")
 
     def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float, move: Move
+        self, network: Classifier, average: Classifier, batch: Batch, progress: float
     ) -> Mapping[str, Tensor]:
         """Cross-entropy on mixed labelled rows, and of strong views against weak ones."""
         (x,), (weak, strong), l = batch.x, batch.u, len(batch.y)  # noqa: E741
@@ -33,7 +32,7 @@ class UDA:
         mixed, targets = mixup(x, y, self.alpha)
         logits = network(torch.cat([mixed, weak, strong])).logits
         labelled, weak, strong = logits.split([l, len(weak), len(strong)])
-        q = (move(weak.detach()) / self.temperature).softmax(dim=1)
+        q = (weak.detach() / self.temperature).softmax(dim=1)
         sure = (q.amax(dim=1) >= self.threshold).to(q.dtype)
         consistency = F.cross_entropy(strong, q, reduction="none") * sure
         return {"labelled": F.cross_entropy(labelled, targets), "unlabelled": consistency.mean()}
