@@ -92,8 +92,12 @@ def test_it_goes_on_from_the_features_of_the_stage_before(
     monkeypatch.setattr(pipeline, "_model", kept)
     problem, truth = toy.labelled_set().split(known=0.5, labelled=0.5, seed=0)
     options = Options(epochs=1, novel=problem.n_novel, device="cpu", method="rest-refine")
-    pipeline.start(
+    run = pipeline.start(
         problem, truth, options, {"kind": "arrays"}, tmp_path / "run", backbone=toy.backbone(), quiet=True
     )
     first = seen["first"].network.backbone.state_dict()
     assert all(torch.equal(first[name], value) for name, value in seen["begun"].items())
+    # Muon is for networks with a normalisation after each convolution, which a user's may not have.
+    assert all(
+        stage["optimiser"] == "adam" for stage in run.settings.to_json().values() if isinstance(stage, dict)
+    )

@@ -281,15 +281,21 @@ class Settings:
         """As plain dictionaries."""
         return asdict(self)
 
+    def with_optimiser(self, name: Optimiser) -> "Settings":
+        """The same, but all stages make their steps by that one."""
+        return replace(self, **{stage: replace(getattr(self, stage), optimiser=name) for stage in STAGES})
+
     @staticmethod
     def from_json(record: dict[str, Any]) -> "Settings":
         """The inverse of `to_json`."""
-        stages = {"discover": Discover, "rest": Rest, "refine": Refine, "closed_world": ClosedWorld}
         read = {
             name: stage(**record[name] | {"length": Length(**record[name]["length"])})
-            for name, stage in stages.items()
+            for name, stage in STAGES.items()
         }
         return Settings(**record | read)
+
+
+STAGES = {"discover": Discover, "rest": Rest, "refine": Refine, "closed_world": ClosedWorld}
 
 
 def decide(options: Options, *, stages: int) -> Settings:

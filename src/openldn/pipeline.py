@@ -93,13 +93,7 @@ def start(
             settings = replace(settings, precision=device.precision(device.pick(options.device)))
     if backbone is not None:  # one of which we do not know whether its convolutions are normalised
         width(backbone, problem.images.shape[1], problem.images.shape[3])  # says so if it cannot be used
-        settings = replace(
-            settings,
-            backbone="custom",
-            discover=replace(settings.discover, optimiser="adam"),
-            rest=replace(settings.rest, optimiser="adam"),
-            closed_world=replace(settings.closed_world, optimiser="adam"),
-        )
+        settings = replace(settings, backbone="custom").with_optimiser("adam")
     config = {
         "openldn": openldn.__version__,
         "torch": torch.__version__,
