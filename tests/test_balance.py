@@ -1,9 +1,12 @@
 """Shares of classes, and predictions moved towards them."""
 
+import pytest
 import torch
 
 from openldn.balance import Balance, shares
 from openldn.data.problem import Problem
+from openldn.nets.classifier import Outputs
+from openldn.predictors import Balanced
 
 
 def test_shares_are_what_labels_leave() -> None:
@@ -44,3 +47,28 @@ def test_shares_hold_over_what_was_said_lately() -> None:
         balance(torch.cat([sure, sure.flip(1)]))
     assert len(balance.recent) == 300
     assert (balance(sure).softmax(dim=1)[:, 0] > 0.9).all()
+
+
+def test_balanced_predictions_hold_where_classes_are_equally_frequent() -> None:
+    """Weighed by its share again, each class has that share of the unlabelled images; by loops.
+
+    And what the network was biased towards does not matter.
+    """
+    torch.manual_seed(0)
+    labels = torch.tensor([0] * 40 + [1] * 20 + [-1] * 140)  # 50 each: 10, 30, 50 and 50 are left
+    images = torch.zeros(200, 1, 8, 8, dtype=torch.uint8)
+    problem = Problem(images, labels, tuple(map(str, range(200))), (0, 1), n_novel=2)
+    logits = 2 * torch.randn(140, 4)
+    biased = logits + torch.tensor([3.0, 0.0, -2.0, 1.0])
+    predictor, other = Balanced(), Balanced()
+    predictor.fit(lambda images: Outputs(logits, logits), problem, seed=0)
+    other.fit(lambda images: Outputs(biased, biased), problem, seed=0)
+    p = predictor.probabilities(Outputs(logits, logits))
+    wanted, found = [10 / 140, 30 / 140, 50 / 140, 50 / 140], [0.0] * 4
+    for row in p.tolist():
+        weighed = [value * share for value, share in zip(row, wanted, strict=True)]
+        found = [total + value / sum(weighed) / 140 for total, value in zip(found, weighed, strict=True)]
+    assert found == pytest.approx(wanted, abs=1e-4)
+    assert torch.allclose(p, other.probabilities(Outputs(biased, biased)), atol=1e-4)
+    assert predictor.fits(predictor.state, n_outputs=4, n_known=2, n_novel=2)
+    assert not predictor.fits({"shift": torch.zeros(5)}, n_outputs=4, n_known=2, n_novel=2)

@@ -90,7 +90,7 @@ def test_it_goes_on_from_the_features_of_the_stage_before(
 
     monkeypatch.setattr(Refine, "begin", noted)
     monkeypatch.setattr(pipeline, "_model", kept)
-    problem, truth = toy.labelled_set().split(known=0.5, labelled=0.5, seed=0)
+    problem, truth = replace(toy.labelled_set(), flip=True).split(known=0.5, labelled=0.5, seed=0)
     options = Options(epochs=1, novel=problem.n_novel, device="cpu", method="rest-refine")
     run = pipeline.start(
         problem, truth, options, {"kind": "arrays"}, tmp_path / "run", backbone=toy.backbone(), quiet=True
@@ -101,3 +101,5 @@ def test_it_goes_on_from_the_features_of_the_stage_before(
     assert all(
         stage["optimiser"] == "adam" for stage in run.settings.to_json().values() if isinstance(stage, dict)
     )
+    # A mirrored image shows the same thing here: whoever loads the model asks about it, too.
+    assert Model.load(run.path, toy.backbone()).network.mirrored
