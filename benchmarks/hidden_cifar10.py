@@ -58,7 +58,7 @@ SETTINGS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "rest, lr 4e-3": ("rest", {"rest": {"lr": 4e-3}}),
     "rest, half labelled": ("rest", {"rest": {"often": 1e9}}),
     "rest and refine": ("rest-refine", {}),
-    "rest and refine, sharper": ("rest-refine", {"refine": {"temperature": 0.4}}),
+    "rest and refine, softer": ("rest-refine", {"refine": {"temperature": 0.67}}),
     "rest and refine, lr 1e-3": ("rest-refine", {"refine": {"lr": 1e-3}}),
     "rest and uda": ("rest-uda", {}),
     "rest and uda, half": ("rest-uda", {"closed_world": {"length": Length(epochs=4)}}),

@@ -434,6 +434,7 @@ def test_even_one_step_learns() -> None:
     assert learning_rate(1.0, "decay", 0.0) == pytest.approx(0.1)
     assert learning_rate(1.0, "decay", 0.1) == pytest.approx(1.0)
     assert learning_rate(1.0, "decay", 1.0) == 0
+    assert [learning_rate(2.0, "fall", progress) for progress in (0.0, 0.25, 1.0)] == [2.0, 1.5, 0.0]
 
 
 def test_epochs_scale_everything() -> None:
