@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -27,6 +28,7 @@ from openldn.device import keep_freed_memory, matmul_peak, pick
 from openldn.losses import pair_loss
 from openldn.model import new_network
 from openldn.nets.classifier import statistics_frozen
+from openldn.nets.similarity import PairSimilarity
 from openldn.phases.discover import Discover
 
 FAST = PRESETS["fast"].discover
@@ -66,7 +68,7 @@ def made(network: str, n: int, kind: str) -> Callable[[], None]:
 
 
 def double_backward(phase: Discover, batch: Batch) -> None:
-    """The hypergradient the textbook way: the look-ahead as a graph, differentiated whole."""
+    """The hypergradient the textbook way: all pairs built, the look-ahead a graph, differentiated whole."""
     network, similarity, y = phase.network, phase.similarity, batch.y
     theta = phase.theta()
     x, n = phase.rows(batch), len(y) + len(batch.rows)
@@ -74,7 +76,7 @@ def double_backward(phase: Discover, batch: Batch) -> None:
         z, logits = network(x)
         weak = logits[len(y) : n] if phase.average is None else phase.average.network(batch.u[0]).logits
         terms = phase.losses(z, logits, y, weak, attach=True)
-        terms["pair"] = pair_loss(logits[:n].softmax(dim=1), similarity(z[:n]))
+        terms["pair"] = pair_loss(logits[:n].softmax(dim=1), of_pairs(similarity, z[:n]))
         slopes = torch.autograd.grad(sum(terms.values()), [*theta.values()], create_graph=True)
         ahead = {k: p - phase.settings.alpha * g for (k, p), g in zip(theta.items(), slopes, strict=True)}
         _, logits = functional_call(network, ahead, (x,))
@@ -83,6 +85,13 @@ def double_backward(phase: Discover, batch: Batch) -> None:
     for w, g in zip(similarity.parameters(), found, strict=True):
         w.grad = g
     phase.similarity_optimiser.step(1e-4)
+
+
+def of_pairs(similarity: PairSimilarity, z: Tensor) -> Tensor:
+    """f_Ω as the paper writes it: a network on pairs of features.  (n, d) -> (n, n)"""
+    n = len(z)
+    pairs = torch.cat([z.repeat_interleave(n, dim=0), z.repeat(n, 1)], dim=1)  # (n * n, 2d)
+    return torch.sigmoid(similarity.out(torch.relu(similarity.hidden(pairs)))).view(n, n)
 
 
 def memory(network: str, n: int, kind: str) -> float:
