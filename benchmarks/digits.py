@@ -32,7 +32,7 @@ SYSTEMS = {
     "stage 1, all pairs driven apart": {"method": "openldn", "target": "apart"},
     "stage 1, no entropy term": {"method": "openldn", "entropy": False},
     "rest-refine": {"method": "rest-refine"},
-    "rest-uda": {"method": "rest-uda"},
+    "rest-uda": {"method": "rest+uda"},
     "rest alone": {"method": "rest"},
     "supervised + k-means": {"method": "supervised"},
     "k-means on pixels": None,

@@ -60,7 +60,7 @@ def run(name: str, seed: int) -> dict[str, float]:
     """Known, hidden and all accuracy of one setting, and the last AUC of its similarities."""
     warnings.simplefilter("ignore")
     problem, truth = labelled_only(seed).split(known=0.6, labelled=0.5, seed=seed)
-    settings = decide(Options(method="openldn", seed=seed), stages=1)
+    settings = decide(Options(method="openldn", seed=seed), parts=["discover"])
     discover = replace(settings.discover, **SETTINGS[name])
     n_labelled, n_unlabelled = len(problem.labelled), len(problem.unlabelled)
     share = 0.5 if discover.composition == "equal" else n_labelled / (n_labelled + n_unlabelled)

@@ -36,6 +36,7 @@ from openldn.data import sources
 from openldn.data.pixels import Part
 from openldn.data.problem import UNLABELLED, Problem
 from openldn.model import Model
+from openldn.recipes import recipe
 from openldn.run import Run
 
 AUTOMOBILE, DEER = 1, 4
@@ -60,9 +61,9 @@ SETTINGS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "rest and refine": ("rest-refine", {}),
     "rest and refine, softer": ("rest-refine", {"refine": {"temperature": 0.67}}),
     "rest and refine, lr 1e-3": ("rest-refine", {"refine": {"lr": 1e-3}}),
-    "rest and uda": ("rest-uda", {}),
-    "rest and uda, half": ("rest-uda", {"closed_world": {"length": Length(epochs=4)}}),
-    "rest and uda, never refreshed": ("rest-uda", {"closed_world": {"refreshes": 0}}),
+    "rest and uda": ("rest+uda", {}),
+    "rest and uda, half": ("rest+uda", {"closed_world": {"length": Length(epochs=4)}}),
+    "rest and uda, never refreshed": ("rest+uda", {"closed_world": {"refreshes": 0}}),
 }
 
 
@@ -109,7 +110,7 @@ def run(
     problem, judged = hidden(data_dir, pixels, hide, labelled)
     method, changes = SETTINGS[name]
     options = Options(method=method, novel=problem.n_novel, device="cpu")
-    settings = decide(options, stages=1)
+    settings = decide(options, parts=recipe(method).parts)
     for stage in ("discover", "rest"):
         first = replace(getattr(settings, stage), length=Length(epochs=epochs))
         settings = replace(settings, **{stage: first})

@@ -18,19 +18,21 @@ from openldn.data.pixels import Images
 from openldn.data.problem import Problem, Truth
 from openldn.errors import Diverged, OpenLDNWarning
 from openldn.model import Model, new_network
-from openldn.nets.classifier import Outputs, infer
+from openldn.nets.classifier import Classifier, Outputs, infer
 from openldn.phases import closed_world
 from openldn.phases.closed_world import ClosedWorld
 from openldn.phases.discover import Discover
 from openldn.phases.schedule import learning_rate
 from openldn.progress import Silent
-from openldn.recipes import RECIPES
+from openldn.recipes import RECIPES, Stage, recipe
 from openldn.run import Run, read_tensors
 
 # Runs of a few epochs find nothing novel yet, and say so.
 pytestmark = pytest.mark.filterwarnings("ignore::openldn.errors.OpenLDNWarning")
 CPU = torch.device("cpu")
-EVERY = pytest.mark.parametrize("method", RECIPES)
+SYSTEMS = [*RECIPES, "orca+uda", "rest+mixmatch"]
+EVERY = pytest.mark.parametrize("method", SYSTEMS)
+TRAINED = pytest.mark.parametrize("method", [m for m in SYSTEMS if m != "k-means"])
 
 
 def split(seed: int = 0) -> tuple[Problem, Truth]:
@@ -53,15 +55,15 @@ def equal(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> bool:
 
 
 def phases(method: str, problem: Problem, **choices: Any) -> list[loop.Phase]:
-    settings = decide(
-        Options(**{"method": method, "epochs": 4, **choices}), stages=len(RECIPES[method].stages)
-    )
-    recipe = RECIPES[method]
+    options = Options(**{"method": method, "epochs": 4, **choices})
+    settings = decide(options, parts=recipe(method).parts)
     torch.manual_seed(0)
-    return [
-        stage.build(problem, new_network(problem, toy.backbone(), stage.n_outputs(problem), CPU), settings)
-        for stage in recipe.stages
-    ]
+
+    def network(stage: Stage) -> Classifier:
+        body = stage.backbone or toy.backbone()
+        return new_network(problem, body, stage.n_outputs(problem), CPU, stage.head)
+
+    return [stage.build(problem, network(stage), settings) for stage in recipe(method).stages]
 
 
 def batch(phase: loop.Phase) -> Any:
@@ -84,9 +86,10 @@ def test_same_seed_same_weights_whatever_is_hidden(method: str, tmp_path: Path) 
     shuffled = replace(truth, labels=np.random.default_rng(0).permutation(truth.labels))
     one = train(tmp_path / "one", problem, truth, method=method)
     two = train(tmp_path / "two", problem, shuffled, method=method)
-    other = train(tmp_path / "other", problem, method=method, seed=1)
     assert equal(weights(one), weights(two))
-    assert not equal(weights(one), weights(other))
+    if method != "k-means":
+        other = train(tmp_path / "other", problem, method=method, seed=1)
+        assert not equal(weights(one), weights(other))
 
 
 class Cut(Silent):
@@ -106,7 +109,7 @@ class Cut(Silent):
             raise self.Crash
 
 
-@EVERY
+@TRAINED
 def test_resumed_equals_uninterrupted(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, truth = split()
     whole = train(tmp_path / "whole", problem, truth, method=method)
@@ -127,7 +130,7 @@ def test_resumed_equals_uninterrupted(method: str, tmp_path: Path, monkeypatch: 
         assert figures(whole) == figures(resumed)
 
 
-@EVERY
+@TRAINED
 def test_state_survives_the_round_trip(method: str, tmp_path: Path) -> None:
     problem, _ = split()
     run = Run.create(tmp_path / "run", {}, {})
@@ -139,7 +142,7 @@ def test_state_survives_the_round_trip(method: str, tmp_path: Path) -> None:
             torch.stack([*losses.values()]).sum().backward()
             phase.optimiser.step(0.01)
             phase.after_step(seen, progress)
-        if isinstance(phase, ClosedWorld):
+        if isinstance(phase, ClosedWorld) and phase.settings.refreshes:
             with pytest.warns(OpenLDNWarning):
                 phase.choose(lambda images, phase=phase: infer(phase.model, images).logits.softmax(dim=1))
         run.save_state("state", phase.state_dict())
@@ -153,12 +156,17 @@ def test_state_survives_the_round_trip(method: str, tmp_path: Path) -> None:
         assert torch.equal(phase.problem.labels, fresh.problem.labels)
 
 
-@pytest.mark.parametrize("method", [m for m in RECIPES if m != "supervised"])
+@pytest.mark.parametrize("method", [m for m in SYSTEMS if m not in ("k-means", "supervised", "cgdl")])
 def test_unlabelled_images_move_the_network(method: str) -> None:
     """Each term that is about unlabelled images has a gradient."""
     problem, _ = split()
     for phase in phases(method, problem):
-        phase.settings = replace(phase.settings, **({"tau": 0.0} if isinstance(phase, Discover) else {}))  # type: ignore[attr-defined]
+        if phase.name == "supervised":
+            continue
+        if isinstance(phase, Discover):
+            phase.settings = replace(phase.settings, tau=0.0)
+        if phase.name == "dtc":
+            phase.begin(None)  # targets come from a first look
         if isinstance(phase, ClosedWorld) and hasattr(phase.method, "threshold"):
             phase.method = replace(phase.method, threshold=0.0)  # type: ignore[type-var]
         if isinstance(phase, ClosedWorld):  # a teacher that has not drifted away teaches nothing
@@ -176,15 +184,33 @@ def test_unlabelled_images_move_the_network(method: str) -> None:
             assert max(float(g.abs().max()) for g in felt) > 0, name
 
 
-@pytest.mark.parametrize("method", [m for m in RECIPES if m.startswith("openldn")])
+# Image passes that these need to solve it; others need fewer.
+LONGER = {"orca": 60_000, "mean-teacher": 60_000, "fixmatch": 60_000, "orca+uda": 120_000}
+# Who is novel is not what these find out here: MixMatch is less sure of a known class than of a novel one,
+# and DS3L's weights have no reason to tell them apart while novel images do not harm the known classes.
+BLIND = ("mixmatch", "ds3l")
+
+
+@EVERY
 def test_solves_a_small_open_world(method: str, tmp_path: Path) -> None:
-    problem, truth = split()
-    epochs = 140 if method == "openldn" else 280
-    run = train(tmp_path / "run", problem, truth, method=method, epochs=epochs)
-    scores = run.metrics()[-1]["protocols"]["openldn"]
-    assert scores["known"] > 90
-    assert scores["novel"] > 60  # chance is 33
-    prediction = Model.load(run.path, toy.backbone()).predict(problem.images)
+    problem, truth = toy.labelled_set(noise=8.0).split(known=0.5, labelled=0.5, seed=0)
+    options = Options(method=method, budget=LONGER.get(method, 20_000), novel=3, device="cpu")
+    settings = decide(options, parts=recipe(method).parts)
+    # Smaller steps, and so more of them: there are 240 images.
+    settings = replace(settings, training=replace(settings.training, batch=48 if method in LONGER else 24))
+    run = pipeline.start(
+        problem, truth, options, {"kind": "arrays"}, tmp_path / "run", settings=settings, quiet=True
+    )
+    model = Model.load(run.path)
+    if method in BLIND:  # without rejecting any
+        known = np.flatnonzero(truth.labels < 3)
+        said = infer(model.network, truth.images[known]).logits[:, :3].argmax(dim=1).numpy()
+        assert (said == truth.labels[known]).mean() > 0.9
+    else:
+        scores = run.metrics()[-1]["protocols"]["openldn"]
+        assert scores["known"] > 90
+        assert scores["novel"] > 50  # chance is 33
+    prediction = model.predict(problem.images)
     assert prediction.p.shape == (len(problem.images), problem.n_classes)
     torch.testing.assert_close(prediction.p.sum(dim=1), torch.ones(len(problem.images)))
     assert prediction.p.min() >= 0
@@ -408,7 +434,7 @@ def test_trouble_early_in_stage_2_names_the_checkpoint_of_stage_1(tmp_path: Path
 def test_passes_are_counted(tmp_path: Path, rows: str, views: str) -> None:
     """Forward 1, backward 2, along a direction 2 more than forward; evaluations are nobody's budget."""
     problem, truth = split()
-    settings = decide(Options(method="openldn", epochs=4), stages=1)
+    settings = decide(Options(method="openldn", epochs=4), parts=["discover"])
     settings = replace(settings, discover=replace(settings.discover, omega_rows=rows, views=views))
     options = Options(method="openldn", device="cpu", novel=problem.n_novel)
     run = pipeline.start(
@@ -443,10 +469,10 @@ def test_epochs_scale_everything() -> None:
     for phase in (*short, *long):
         assert phase.steps >= 1
     for a, b in ((2, 4), (10, 20)):
-        few, many = (decide(Options(epochs=e), stages=2) for e in (a, b))
+        few, many = (decide(Options(epochs=e), parts=["discover", "closed_world"]) for e in (a, b))
         assert many.discover.length.epochs == 2 * few.discover.length.epochs
         assert few.discover.length.epochs + few.closed_world.length.epochs == a
-    assert decide(Options(epochs=8, method="openldn"), stages=1).discover.length.epochs == 8
+    assert decide(Options(epochs=8, method="openldn"), parts=["discover"]).discover.length.epochs == 8
 
 
 class Attentive(torch.nn.Module):

@@ -34,7 +34,7 @@ def test_a_head_learns_what_is_said_of_each_kind_of_image() -> None:
 
 def refine(**changes: Any) -> Refine:
     problem, _ = toy.labelled_set().split(known=0.5, labelled=0.5, seed=0)
-    settings = decide(Options(method="rest-refine"), stages=2).refine
+    settings = decide(Options(method="rest-refine"), parts=["rest", "refine"]).refine
     network = new_network(problem, toy.backbone(), problem.n_classes, CPU)
     return Refine(problem, network, replace(settings, **changes))
 

@@ -23,6 +23,8 @@ from openldn.data.views import (
     RESIZED_ABOVE,
     _between,
     _span,
+    boxed,
+    coloured,
     crop_boxes,
     cutout,
     mixed,
@@ -633,3 +635,51 @@ def test_floats_are_rounded_to_bytes() -> None:
 def test_no_images_have_no_views(size: int) -> None:
     (x,) = views(plenty(0, size), ("strong",), True, keys_of(0, np.arange(0)))
     assert x.shape == (0, 1, size, size)
+
+
+# -------------------------------------------------------------------------------------------- crop
+
+
+def test_small_boxes_are_what_resizing_one_by_one_makes() -> None:
+    """Each box brought to the image's size by torch, and mirrored or not, with the draws it was made with."""
+    images = torch.randint(0, 256, (40, 3, 12, 10), dtype=torch.uint8)
+    keys = keys_of(3, np.arange(40))
+    made = boxed(images, Draws(keys), flip=True)
+    draws = Draws(keys)
+    mirrored = draws.uniform(1)[0] < 0.5
+    boxes = crop_boxes(draws, 12, 10, least=0.2).T.tolist()
+    assert 0 < mirrored.sum() < 40
+    for image, found, mirror, (top, left, height, width) in zip(images, made, mirrored, boxes, strict=True):
+        box = image[None, :, top : top + height, left : left + width].float()
+        expected = torch.nn.functional.interpolate(box, (12, 10), mode="bilinear", align_corners=False)
+        expected = expected.flip(3) if mirror else expected
+        torch.testing.assert_close(found, expected[0], atol=1e-2, rtol=0)
+    assert torch.equal(boxed(images, Draws(keys), flip=False)[mirrored.argmin()], made[mirrored.argmin()])
+
+
+def test_colours_change_as_they_should() -> None:
+    n = 400
+    images = torch.randint(0, 256, (n, 3, 6, 6)).float()
+    made = coloured(images, Draws(keys_of(1, np.arange(n))))
+    assert made.min() >= 0
+    assert made.max() <= 255
+    assert not made.isnan().any()
+    grey = (made.amax(dim=1) - made.amin(dim=1)).amax(dim=(1, 2)) < 0.5
+    assert 0.1 < grey.float().mean() < 0.3
+    same = (made - images).abs().amax(dim=(1, 2, 3)) < 0.5
+    assert 0.1 < same.float().mean() < 0.25  # a fifth is not changed, most of it not grey either
+
+
+def test_greys_stay_grey_and_one_colour_keeps_its_brightness() -> None:
+    """Hue and saturation leave grey as it is; contrast leaves an even image as it is."""
+    n = 100
+    level = torch.linspace(60, 120, n)
+    images = level.view(n, 1, 1, 1).expand(n, 3, 4, 4).clone()
+    draws = Draws(keys_of(2, np.arange(n)))
+    made = coloured(images, draws)
+    ratio = made[:, 0, 0, 0] / level
+    torch.testing.assert_close(made, ratio.view(n, 1, 1, 1) * images, rtol=1e-3, atol=0.1)
+    assert 0.55 < ratio.min() < 0.75  # brightness alone is left
+    assert 1.25 < ratio.max() < 1.45
+    plain = coloured(images[:, :1], Draws(keys_of(2, np.arange(n))))
+    torch.testing.assert_close(plain, made[:, :1], rtol=1e-3, atol=0.1)

@@ -39,10 +39,10 @@ def pictures(
     return images.clip(0, 255).astype(np.uint8)[order], labels[order]
 
 
-def labelled_set(n_classes: int = 6, per_class: int = 40) -> LabelledSet:
+def labelled_set(n_classes: int = 6, per_class: int = 40, noise: float = 25.0) -> LabelledSet:
     """Six classes with a test part, to be split."""
-    images, labels = pictures(n_classes, per_class)
-    test_images, test_labels = pictures(n_classes, 15, seed=1)
+    images, labels = pictures(n_classes, per_class, noise=noise)
+    test_images, test_labels = pictures(n_classes, 15, seed=1, noise=noise)
     return LabelledSet(
         name="toy",
         images=torch.from_numpy(images)[:, None],

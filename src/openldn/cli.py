@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional
@@ -141,6 +141,70 @@ def datasets(data_dir: Path | None = None, get: str | None = None) -> None:
     _print(table)
 
 
+def systems() -> None:
+    """The systems: what `--method` may be."""
+    from rich.table import Table
+
+    from openldn.recipes import CLOSED, RECIPES
+
+    table = Table("method", "what it is", title="Systems")
+    for name, recipe in RECIPES.items():
+        table.add_row(name, recipe.about)
+    _print(table)
+    _say(f"Any of them that does not end with it already may go on with +{', +'.join(CLOSED)}: orca+uda.")
+
+
+def bench(
+    what: Positional[Literal["systems"]],
+    /,
+    data: str = "digits",
+    seeds: int = 3,
+    per_image: float = 400.0,
+    images: int | None = None,
+    only: tuple[str, ...] = (),
+    ood_rate: Literal["prior", "oracle"] = "prior",
+    at_once: int | None = None,
+    data_dir: str | None = None,
+    out: Path | None = None,
+) -> None:
+    """Every system under one protocol: the same labels, the same network, the same budget; one table.
+
+    What was stopped goes on, and what is finished is not run again.
+
+    Args:
+        what: systems: all of them, on one data set.
+        data: A named data set.
+        seeds: How many seeds; each draws other labels too.
+        per_image: Budget: image passes (forward 1, backward 2) for each training image, pretraining
+            included.
+        images: Of the training images, take only so many, evenly from all classes.
+        only: These systems alone (default: all).
+        ood_rate: How many images are rejected by systems that know the known classes alone: as many as there
+            would be if all classes were equally frequent (prior), or as there are (oracle), which nobody
+            knows; the table says so.
+        at_once: Runs at a time, each on its share of the cores (default: one a core).
+        data_dir: Where named sets are kept (default: $OPENLDN_DATA, else the user's cache).
+        out: Folder of the runs (default: runs/bench-DATA).
+    """
+    from openldn import bench
+
+    folder = out or Path("runs") / f"bench-{data}"
+    _print(
+        bench.systems(
+            data,
+            folder,
+            only=only or bench.SYSTEMS,
+            seeds=seeds,
+            per_image=per_image,
+            images=images,
+            oracle=ood_rate == "oracle",
+            data_dir=data_dir,
+            at_once=at_once or os.cpu_count() or 1,
+        )
+    )
+    _say(f"The runs: {folder}")
+
+
 VERBS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "train": train,
@@ -148,6 +212,8 @@ VERBS: dict[str, Callable[..., None]] = {
     "predict": predict,
     "evaluate": evaluate,
     "datasets": datasets,
+    "systems": systems,
+    "bench": bench,
 }
 
 

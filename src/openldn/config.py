@@ -1,5 +1,6 @@
 """What a user may choose, and the presets that decide the rest. Imports nothing of ours."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -20,10 +21,20 @@ class Length:
     """Passes over the unlabelled images."""
     images: int = 0
     """At least so many unlabelled images are seen, however few there are."""
+    budget: float | None = None
+    """Instead of both: image passes through the network, 1 forward and 2 backward."""
 
     def passes(self, n_unlabelled: int) -> float:
         """Passes over that many unlabelled images."""
         return max(self.epochs, self.images / n_unlabelled)
+
+    def part(self, share: float) -> "Length":
+        """A share of it."""
+        return Length(
+            epochs=share * self.epochs,
+            images=round(share * self.images),
+            budget=None if self.budget is None else share * self.budget,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +136,21 @@ class ClosedWorld:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Training:
+    """Any other system: all of them make steps of one size with one optimiser."""
+
+    length: Length
+    """Of all stages together; each has its share."""
+    batch: int
+    """Images a step."""
+    lr: float
+    schedule: Schedule
+    optimiser: Optimiser = "adam"
+    ema_share: float = 0.05
+    """How much of a stage the averaged network remembers, where there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Preset:
     """A whole set of decisions."""
 
@@ -133,8 +159,9 @@ class Preset:
     rest: Rest
     refine: Refine
     closed_world: ClosedWorld
+    training: Training
     share: float
-    """Of `epochs`, the share that goes to stage 1 when stage 2 follows."""
+    """Of a length or budget, the share that goes to what comes before a second stage."""
     mirrored: bool
     """Whether a network is asked about an image and its mirror image, where that shows the same thing."""
     largest: int
@@ -163,6 +190,7 @@ PRESETS: dict[str, Preset] = {
             schedule="constant",
             refreshes=102,
         ),
+        training=Training(length=Length(epochs=200), batch=256, lr=5e-4, schedule="decay"),
         share=0.5,
         mirrored=False,
         largest=224,
@@ -198,6 +226,9 @@ PRESETS: dict[str, Preset] = {
             refreshes=10,
             growing=True,
         ),
+        training=Training(
+            length=Length(epochs=16, images=90_000), batch=200, lr=2e-3, schedule="decay", optimiser="muon"
+        ),
         share=0.5,
         mirrored=True,
         largest=32,
@@ -212,13 +243,15 @@ class Options:
     novel: int | Literal["auto"] | None = None
     """Number of novel classes, or auto to estimate it (default: auto; for a named set, its own number)."""
     method: str = "openldn-uda"
-    """The system: openldn-uda, openldn-mixmatch, openldn-fixmatch, openldn-mean-teacher, openldn (stage 1
-    alone), rest-refine (known classes against the rest, refined), rest (its stage 1 alone), rest-uda (the
-    same, then UDA) or supervised (known classes alone, k-means on what it is unsure of)."""
+    """The system, as `openldn systems` lists them; SYSTEM+uda (or mixmatch, fixmatch, mean-teacher) goes on
+    with closed-world training on what that system has found."""
     preset: Literal["fast", "paper"] = "fast"
     """fast: minutes on a CPU. paper: the paper's settings and lengths, days on a GPU."""
     epochs: float | None = None
     """Passes over the unlabelled images in all; every ramp and refresh follows."""
+    budget: float | None = None
+    """Instead of epochs: image passes through the network in all (forward 1, backward 2), pretraining
+    included; every ramp and refresh follows."""
     seed: int = 0
     """Seed of all that is random."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -257,6 +290,9 @@ class Options:
     attach: Attach | None = None
     """Where the pair loss reaches features through the similarity net: both (the paper's equations),
     lookahead (the authors' code) or neither."""
+    ood_rate: float | None = None
+    """For systems that know the known classes alone: the share of unlabelled images to call novel (default:
+    what it would be if all classes were equally frequent)."""
     refreshes: int | None = None
     """How often stage 2 makes its pseudo-labels anew; 0 is never."""
 
@@ -276,6 +312,8 @@ class Settings:
     rest: Rest
     refine: Refine
     closed_world: ClosedWorld
+    training: Training
+    ood_rate: float | None
 
     def to_json(self) -> dict[str, Any]:
         """As plain dictionaries."""
@@ -295,27 +333,35 @@ class Settings:
         return Settings(**record | read)
 
 
-STAGES = {"discover": Discover, "rest": Rest, "refine": Refine, "closed_world": ClosedWorld}
+STAGES = {
+    "discover": Discover,
+    "rest": Rest,
+    "refine": Refine,
+    "closed_world": ClosedWorld,
+    "training": Training,
+}
 
 
-def decide(options: Options, *, stages: int) -> Settings:
-    """The preset, changed as the options say, for a system of one or two stages."""
+def decide(options: Options, *, parts: Sequence[str]) -> Settings:
+    """The preset, changed as the options say, for a system of these parts: one, or a first and a second."""
     preset = PRESETS[options.preset]
-    discover = replace(
+    chosen: dict[str, Any] = {name: getattr(preset, name) for name in STAGES}
+    chosen["discover"] = replace(
         preset.discover,
         pair=options.pair,
         entropy=options.entropy,
         **_given(target=options.target, threshold=options.threshold),
         **_given(order=options.order, attach=options.attach),
     )
-    rest, refine = preset.rest, preset.refine
-    closed = replace(preset.closed_world, **_given(refreshes=options.refreshes))
-    if options.epochs is not None:
-        first = options.epochs * (preset.share if stages > 1 else 1.0)
-        discover = replace(discover, length=Length(epochs=first))
-        rest = replace(rest, length=Length(epochs=first))
-        refine = replace(refine, length=Length(epochs=options.epochs - first))
-        closed = replace(closed, length=Length(epochs=options.epochs - first))
+    chosen["closed_world"] = replace(preset.closed_world, **_given(refreshes=options.refreshes))
+    shared = dict(zip(parts, (preset.share, 1 - preset.share) if len(parts) > 1 else (1.0,), strict=True))
+    if options.epochs is not None or options.budget is not None:
+        whole = Length(epochs=options.epochs or 0.0, budget=options.budget)
+        for name, stage in chosen.items():
+            chosen[name] = replace(stage, length=whole.part(shared.get(name, 1.0)))
+    elif len(parts) > 1:  # lengths of the others are each stage's own
+        training = chosen["training"]
+        chosen["training"] = replace(training, length=training.length.part(preset.share))
     return Settings(
         method=options.method,
         preset=options.preset,
@@ -324,10 +370,8 @@ def decide(options: Options, *, stages: int) -> Settings:
         precision=options.precision or "float32",
         backbone=options.backbone or preset.backbone,
         mirrored=preset.mirrored,
-        discover=discover,
-        rest=rest,
-        refine=refine,
-        closed_world=closed,
+        ood_rate=options.ood_rate,
+        **chosen,
     )
 
 

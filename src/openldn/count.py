@@ -8,6 +8,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
+from openldn.k_means import k_means
 from openldn.metrics import confusion, matched
 
 
@@ -17,19 +18,17 @@ def estimate(z: Tensor, labels: Tensor, n_known: int, *, seed: int, sample: int 
     Looks at up to three times as many classes as are known and ten more, on at most `sample` images, half of
     them labelled if there are so many.
     """
-    from sklearn.cluster import KMeans  # when needed: it takes as long to load as torch
-
     rng, with_label = np.random.default_rng([seed, 0xC0]), labels.numpy() >= 0
     some = rng.permutation(np.flatnonzero(with_label))[: sample // 2]
     others = rng.permutation(np.flatnonzero(~with_label))[: sample - len(some)]
     rows = np.concatenate([some, others])
-    features = F.normalize(z, dim=1).numpy()[rows].astype(np.float64)
+    features = F.normalize(z, dim=1)[rows]
     given = labels.numpy()[rows]
     labelled = given >= 0
     most = min(3 * n_known + 10, len(rows) - 1)
 
     def score(k: int) -> float:
-        clusters = KMeans(k, n_init=3, random_state=seed).fit_predict(features)
+        clusters = k_means(features, k, seed, starts=3)[1].numpy()
         counts = confusion(given[labelled], clusters[labelled], n_known, k)
         return matched(counts) / max(1, int(labelled.sum()))
 

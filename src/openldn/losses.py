@@ -70,3 +70,45 @@ def mixup(x: Tensor, y: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     mix = max(mix, 1 - mix)
     other = torch.randperm(len(x), device=x.device)
     return mix * x + (1 - mix) * x[other], mix * y + (1 - mix) * y[other]
+
+
+def contrast(a: Tensor, b: Tensor, temperature: float) -> Tensor:
+    """NT-Xent (SimCLR): row i of a and of b are views of one image, and find each other among all others.
+
+    (n, k), (n, k) -> (); vectors are brought to length one.
+    """
+    n = len(a)
+    similarity = cosine(torch.cat([a, b])) / temperature
+    similarity = similarity.masked_fill(torch.eye(2 * n, dtype=torch.bool, device=a.device), -torch.inf)
+    partner = torch.arange(2 * n, device=a.device).roll(n)
+    return F.cross_entropy(similarity, partner)
+
+
+def supervised_contrast(z: Tensor, y: Tensor, temperature: float) -> Tensor:
+    """SupCon: rows of one class find each other among all others.  (n, k), (n,) -> ()
+
+    The mean over rows that have a partner; nothing if none has.
+    """
+    itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
+    similarity = (cosine(z) / temperature).masked_fill(itself, -torch.inf)
+    log_p = similarity.log_softmax(dim=1).masked_fill(itself, 0.0)
+    same = ((y[:, None] == y[None, :]) & ~itself).to(z.dtype)
+    partners = same.sum(dim=1)
+    each = -(same * log_p).sum(dim=1) / partners.clamp_min(1)
+    return (each * (partners > 0)).sum() / (partners > 0).sum().clamp_min(1)
+
+
+@torch.no_grad()
+def sinkhorn(scores: Tensor, eps: float = 0.05, rounds: int = 3, shares: Tensor | None = None) -> Tensor:
+    """Soft labels (n, C) from scores (n, C): likely by the scores, each class with its share of the rows.
+
+    Rows sum to one; columns to n times the shares (default: all alike), the closer the more rounds. In
+    logarithms, where no score is too large.
+    """
+    n, n_classes = scores.shape
+    log_q = scores.float() / eps
+    wanted = scores.new_full((n_classes,), 1 / n_classes) if shares is None else shares
+    for _ in range(rounds):
+        log_q = log_q - log_q.logsumexp(dim=0) + (n * wanted).log()
+        log_q = log_q.log_softmax(dim=1)
+    return log_q.exp()

@@ -14,6 +14,7 @@ from openldn.data.problem import Problem
 from openldn.errors import UserError
 from openldn.nets import backbones
 from openldn.nets.classifier import Classifier, infer, pixel_statistics
+from openldn.nets.heads import HEADS
 from openldn.predictors import PREDICTORS, Predictor
 from openldn.run import read_json, read_tensors, write_json, write_tensors
 
@@ -79,6 +80,7 @@ class Model:
                 "size": str(self.size),
                 "channels": str(self.channels),
                 "n_outputs": str(self.network.head.out_features),
+                "head": self.network.head_name,
                 "precision": "bfloat16" if self.network.halved else "float32",
                 "mirrored": str(self.network.mirrored),
             },
@@ -93,14 +95,15 @@ class Model:
         try:
             size, channels, n_outputs = (int(about[k]) for k in ("size", "channels", "n_outputs"))
             name, predictor_name = about["backbone"], about["predictor"]
-            predictor = PREDICTORS[predictor_name]()
+            predictor, head = PREDICTORS[predictor_name](), about.get("head", "linear")
             known, novel = list(classes["known"]), list(classes["novel"])
             # What a file says of itself is checked before anything is built by it.
             if not SMALLEST <= size <= LARGEST or channels not in (1, 3):
                 raise ValueError
-            if n_outputs != len(tensors["network.head.weight"]) or not predictor.fits(
-                _under("predictor.", tensors), n_outputs, len(known), len(novel)
-            ):
+            rows = sum(len(t) for name, t in tensors.items() if name.startswith("network.head.") and t.ndim)
+            if head not in HEADS or not len(known) <= n_outputs <= rows:
+                raise ValueError
+            if not predictor.fits(_under("predictor.", tensors), n_outputs, len(known), len(novel)):
                 raise ValueError
         except (KeyError, TypeError, ValueError):
             raise UserError(
@@ -115,7 +118,7 @@ class Model:
             devices=[]
         ):  # weights drawn here are overwritten; nobody's random numbers move
             body = _anew(backbone) if backbone else backbones.build(name, channels, size)
-            network = Classifier(body, n_outputs, blank, blank + 1, size)
+            network = Classifier(body, n_outputs, blank, blank + 1, size, head, len(known))
         try:
             network.load_state_dict(_under("network.", tensors))
         except RuntimeError:
@@ -139,7 +142,7 @@ class Model:
 
 
 def new_network(
-    problem: Problem, backbone: str | nn.Module, n_outputs: int, device: torch.device
+    problem: Problem, backbone: str | nn.Module, n_outputs: int, device: torch.device, head: str = "linear"
 ) -> Classifier:
     """A fresh classifier for the problem's images, which are normalised by their own mean and spread."""
     size, channels = problem.images.shape[3], problem.images.shape[1]
@@ -148,7 +151,8 @@ def new_network(
     if isinstance(body, backbones.SmallNet):
         some = problem.images[torch.arange(0, len(problem.images), -(-len(problem.images) // 1000))]
         body.look_at((some.float() / 255 - mean.view(1, -1, 1, 1)) / std.view(1, -1, 1, 1))
-    return _laid_out(Classifier(body, n_outputs, mean, std, size), device).train()
+    made = Classifier(body, n_outputs, mean, std, size, head, problem.n_known)
+    return _laid_out(made, device).train()
 
 
 def _laid_out(network: Classifier, device: torch.device) -> Classifier:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import openldn
-from openldn import count, device, loop
+from openldn import count, device, loop, pretrained
 from openldn.config import Length, Options, Settings, decide
 from openldn.data import reading, split
 from openldn.data.pixels import Part
@@ -21,9 +21,9 @@ from openldn.inference import PREDICTIONS, prediction_rows, reread, score
 from openldn.model import Model, new_network
 from openldn.nets import backbones
 from openldn.nets.classifier import Classifier, infer, width
-from openldn.predictors import PREDICTORS
+from openldn.predictors import PREDICTORS, RejectAndCluster
 from openldn.progress import watcher
-from openldn.recipes import Stage, discover, recipe
+from openldn.recipes import DISCOVER, Stage, recipe
 from openldn.run import Run, check_absent, read_json, read_tensors, write_csv, write_json
 
 # ------------------------------------------------------------------------------------- train, resume
@@ -88,7 +88,7 @@ def start(
     check(options)
     problem.check()
     if settings is None:
-        settings = decide(options, stages=len(recipe(options.method).stages))
+        settings = decide(options, parts=recipe(options.method).parts)
         if options.precision is None:
             settings = replace(settings, precision=device.precision(device.pick(options.device)))
     if backbone is not None:  # one of which we do not know whether its convolutions are normalised
@@ -129,6 +129,12 @@ def check(options: Options) -> None:
         if allowed and chosen not in allowed and not (field.name == "novel" and type(chosen) is int):
             words = ", ".join(str(choice) for choice in allowed if choice is not None)
             raise UserError(f"{field.name} {chosen!r} is not among the choices; give one of {words}")
+    if options.budget is not None and not 0 < options.budget < float("inf"):
+        raise UserError(f"{options.budget} image passes cannot be made; give a number above 0")
+    if options.budget is not None and options.epochs is not None:
+        raise UserError("--epochs and --budget both say how long to train; give one of them")
+    if options.ood_rate is not None and not 0 < options.ood_rate < 1:
+        raise UserError(f"the rate {options.ood_rate} is not a share; give a number between 0 and 1")
     if options.images is not None and options.images < 1:
         raise UserError(f"{options.images} images are too few; give a number above 0")
     if options.refreshes is not None and options.refreshes < 0:
@@ -170,14 +176,15 @@ def go_on(
     settings, options = run.settings, run.options
     on = device.pick(options.device)
 
-    def network(problem: Problem, n_outputs: int, number: int) -> Classifier:
+    def network(problem: Problem, stage: Stage, number: int) -> Classifier:
         torch.manual_seed(loop.mixed_seed(settings.seed, number))
-        made = new_network(problem, settings.backbone if backbone is None else backbone, n_outputs, on)
+        body = stage.backbone or backbone or settings.backbone
+        made = new_network(problem, body, stage.n_outputs(problem), on, stage.head)
         made.halved = settings.precision == "bfloat16"
         made.mirrored = settings.mirrored and problem.flip
         return made
 
-    def taken_to_its_end(phase: loop.Phase, number: int, **rest: Any) -> nn.Module:
+    def taken_to_its_end(phase: loop.Phase, number: int, **rest: Any) -> Classifier:
         loop.train(
             phase,
             run,
@@ -188,6 +195,7 @@ def go_on(
             save_every=options.save_every,
             **rest,
         )
+        assert isinstance(phase.model, Classifier)
         return phase.model
 
     watch, system = watcher(quiet), recipe(settings.method)
@@ -198,6 +206,7 @@ def go_on(
         if run.config["n_novel"] == "auto":
             problem = problem.with_novel(_count(run, problem, settings, network, taken_to_its_end)).check()
         model: Model | None = None
+        before: Classifier | None = None
         judged = list[Model]()  # the last one, so that what it learned by looking at all images is kept
 
         def evaluate(network: nn.Module) -> dict[str, Any]:
@@ -205,20 +214,39 @@ def go_on(
             judged[:] = [_model(network, problem, stage, settings)]
             return score(judged[0], truth)
 
+        chain = ""  # what the network has been through
         for number, stage in enumerate(system.stages, start=1):
-            made = network(problem, stage.n_outputs(problem), number)
-            if stage.goes_on and model is not None:
-                made.backbone.load_state_dict(model.network.backbone.state_dict())
+            made = network(problem, stage, number)
+            if stage.goes_on and before is not None:
+                made.backbone.load_state_dict(before.backbone.state_dict())
             phase = stage.build(problem, made, settings)
-            trained = taken_to_its_end(
+            name = f"{number}-{phase.name}"
+            kept = stage.pretraining and backbone is None
+            if kept:
+                chain = pretrained.key(
+                    chain,
+                    phase=name,
+                    steps=phase.steps,
+                    digest=problem.digest(),
+                    n_novel=problem.n_novel,
+                    flip=problem.flip,
+                    settings=settings.to_json() | {"method": ""},
+                    openldn=openldn.__version__,
+                    torch=torch.__version__,
+                )
+                pretrained.fetch(run, name, chain)
+            before = taken_to_its_end(
                 phase,
                 number,
                 previous=None if model is None else model.probabilities,
-                evaluate=None if truth is None else evaluate,
+                evaluate=None if truth is None or not stage.evaluations else evaluate,
                 evaluations=stage.evaluations,
             )
-            # A phase that was at its end already has not been judged again.
-            model = judged.pop() if judged else _model(trained, problem, stage, settings)
+            if kept:
+                pretrained.keep(run, name, chain)
+            if not stage.pretraining:
+                # A phase that was at its end already has not been judged again.
+                model = judged.pop() if judged else _model(before, problem, stage, settings)
         assert model is not None  # a recipe has a stage
         _finish(run, model, problem, truth)
     return run
@@ -228,7 +256,7 @@ def _count(
     run: Run,
     problem: Problem,
     settings: Settings,
-    network: Callable[[Problem, int, int], Classifier],
+    network: Callable[[Problem, Stage, int], Classifier],
     taken_to_its_end: Callable[..., nn.Module],
 ) -> int:
     """The estimated number of novel classes: from features of a half-length stage 1 with as many as known."""
@@ -238,7 +266,7 @@ def _count(
         length = settings.discover.length
         half = Length(epochs=length.epochs / 2, images=length.images // 2)
         settings = replace(settings, discover=replace(settings.discover, length=half))
-        phase = discover(guess, network(guess, guess.n_classes, 0), settings)
+        phase = DISCOVER.build(guess, network(guess, DISCOVER, 0), settings)
         phase.name = "count"
         scout = taken_to_its_end(phase, 0, previous=None, evaluate=None)
         z = infer(scout, problem.images).z
@@ -255,6 +283,8 @@ def _model(network: nn.Module, problem: Problem, stage: Stage, settings: Setting
     """The network with its predictor, which may look at what the network says of the unlabelled images."""
     assert isinstance(network, Classifier)
     predictor = PREDICTORS[stage.predictor]()
+    if isinstance(predictor, RejectAndCluster):
+        predictor.rate = settings.ood_rate
     predictor.fit(lambda images: infer(network, images), problem, settings.seed)
     return Model(
         network=network,
@@ -262,7 +292,7 @@ def _model(network: nn.Module, problem: Problem, stage: Stage, settings: Setting
         predictor_name=stage.predictor,
         classes=problem.class_names(),
         n_known=problem.n_known,
-        backbone=settings.backbone,
+        backbone=stage.backbone or settings.backbone,
         size=problem.images.shape[3],
         channels=problem.images.shape[1],
     )

@@ -1,9 +1,9 @@
 """From what a network says to class probabilities over known and novel classes."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from functools import partial
+from typing import Literal, Protocol
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -12,6 +12,8 @@ from openldn import rest
 from openldn.balance import even, shares
 from openldn.data.pixels import Images, Part
 from openldn.data.problem import Problem
+from openldn.k_means import k_means, semi_supervised
+from openldn.metrics import confusion, match
 from openldn.nets.classifier import Outputs
 
 Ask = Callable[[Images], Outputs]
@@ -78,42 +80,154 @@ class Balanced:
         return (outputs.logits.log_softmax(dim=1) + self.state["shift"]).softmax(dim=1)
 
 
-class RejectAndCluster:
-    """For networks that know the known classes alone: what they are unsure of is clustered by k-means.
+class Aligned:
+    """The network's own probabilities, where its classes have no order: labelled images say which is which.
 
-    The share to reject is the share of novel images one expects if all classes are equally frequent.
+    Each known class is the one that most of its labelled images are in, one class each.
     """
 
-    ordered = True
+    ordered = False
 
     def __init__(self) -> None:
         self.state: dict[str, Tensor] = {}
 
     def fit(self, outputs: Ask, problem: Problem, seed: int) -> None:
-        z, logits = outputs(Part(problem.images, problem.unlabelled))
-        n_unlabelled = len(problem.unlabelled)
-        novel_images = len(problem.images) * problem.n_novel / problem.n_classes
-        n_reject = int(min(max(novel_images, problem.n_novel), n_unlabelled))
-        confidence = logits.softmax(dim=1).amax(dim=1)
-        unsure = confidence.argsort()[:n_reject]
-        features = F.normalize(z[unsure], dim=1).numpy().astype(np.float64)
-        from sklearn.cluster import KMeans  # when needed: it takes as long to load as torch
-
-        clusters = KMeans(problem.n_novel, n_init=10, random_state=seed).fit(features)
-        self.state = {
-            "threshold": confidence[unsure[-1]].clone(),
-            "centres": torch.from_numpy(clusters.cluster_centers_).float(),
-        }
+        said = outputs(Part(problem.images, problem.labelled)).logits.argmax(dim=1)
+        self.state = {"order": aligned(said, problem)}
 
     def fits(self, state: Mapping[str, Tensor], n_outputs: int, n_known: int, n_novel: int) -> bool:
-        return n_outputs == n_known and "threshold" in state and len(state["centres"]) == n_novel
+        return n_outputs == n_known + n_novel and _is_order(state["order"], n_outputs)
 
     def probabilities(self, outputs: Outputs) -> Tensor:
-        p = outputs.logits.softmax(dim=1)
-        known = (p.amax(dim=1, keepdim=True) > self.state["threshold"]).to(p.dtype)
+        return outputs.logits.softmax(dim=1)[:, self.state["order"]]
+
+
+def aligned(said: Tensor, problem: Problem) -> Tensor:
+    """Which cluster stands for each class, known ones first.  clusters of labelled images (l,) -> (C,)"""
+    y = problem.labels[problem.labelled]
+    counts = confusion(y.numpy(), said.numpy(), problem.n_known, problem.n_classes)
+    cluster_of = {k: cluster for cluster, k in match(counts).items()}
+    known = [cluster_of[k] for k in range(problem.n_known)]
+    return torch.tensor(known + [c for c in range(problem.n_classes) if c not in known])
+
+
+def _is_order(order: Tensor, n: int) -> bool:
+    return order.dtype == torch.int64 and sorted(order.tolist()) == [*range(n)]
+
+
+class Clusters:
+    """k-means on features, known classes found among the clusters by the labelled images.
+
+    With `seeded`, as GCD has it, the clusters of known classes begin as these, their labelled images stay in
+    them, and features are of length one.
+    """
+
+    def __init__(self, seeded: bool = False) -> None:
+        self.seeded = self.ordered = seeded
+        self.state: dict[str, Tensor] = {}
+
+    def fit(self, outputs: Ask, problem: Problem, seed: int) -> None:
+        z = self._features(outputs(problem.images).z)
+        if self.seeded:
+            self.state = {
+                "centres": semi_supervised(z, problem.labels, problem.n_known, problem.n_classes, seed)
+            }
+            return
+        centres, clusters = k_means(z, problem.n_classes, seed)
+        self.state = {"centres": centres[aligned(clusters[problem.labelled], problem)]}
+
+    def fits(self, state: Mapping[str, Tensor], n_outputs: int, n_known: int, n_novel: int) -> bool:
+        return state["centres"].ndim == 2 and len(state["centres"]) == n_known + n_novel
+
+    def probabilities(self, outputs: Outputs) -> Tensor:
+        z, centres = self._features(outputs.z), self.state["centres"]
+        # In units of how far apart the centres are, so that the nearest one stands out.
+        apart = torch.pdist(centres).square().mean().clamp_min(1e-12)
+        return (-10 * torch.cdist(z, centres).square() / apart).softmax(dim=1)
+
+    def _features(self, z: Tensor) -> Tensor:
+        return F.normalize(z, dim=1) if self.seeded else z
+
+
+class RejectAndCluster:
+    """For networks that know the known classes alone: what is least likely known is clustered by k-means.
+
+    The share to reject is the share of novel images one expects if all classes are equally frequent, unless
+    `rate` says otherwise. How likely known an image is: by `confidence`, the largest probability; by
+    `weight`, the network's last output, beside that of labelled images in its class; by `density`, where its
+    features lie under Gaussians of the known classes.
+    """
+
+    ordered = True
+
+    def __init__(
+        self, by: Literal["confidence", "weight", "density"] = "confidence", rate: float | None = None
+    ) -> None:
+        self.by, self.rate = by, rate
+        self.state: dict[str, Tensor] = {}
+
+    def fit(self, outputs: Ask, problem: Problem, seed: int) -> None:
+        z, logits = outputs(Part(problem.images, problem.unlabelled))
+        self.state = {}
+        if self.by != "confidence":
+            known, y = outputs(Part(problem.images, problem.labelled)), problem.labels[problem.labelled]
+            if self.by == "density":
+                self.state = gaussians(known, y, problem.n_known)
+            else:
+                means = [known.logits[y == k, -1].mean() for k in range(problem.n_known)]
+                self.state = {"usual": torch.stack(means)}
+        rate = 1 - float(shares(problem)[: problem.n_known].sum()) if self.rate is None else self.rate
+        n_reject = min(max(round(rate * len(z)), problem.n_novel), len(z))
+        likely = self._likely(Outputs(z, logits))
+        unsure = likely.argsort()[:n_reject]
+        self.state["threshold"] = likely[unsure[-1]].clone()
+        self.state["centres"], _ = k_means(F.normalize(z[unsure], dim=1), problem.n_novel, seed)
+
+    def fits(self, state: Mapping[str, Tensor], n_outputs: int, n_known: int, n_novel: int) -> bool:
+        more = {"confidence": set[str](), "weight": {"usual"}, "density": {"means", "precision"}}[self.by]
+        wanted = {"threshold", "centres"} | more
+        return n_outputs == n_known + (self.by == "weight") and (
+            wanted <= state.keys() and len(state["centres"]) == n_novel
+        )
+
+    def probabilities(self, outputs: Outputs) -> Tensor:
+        p = self._classes(outputs).softmax(dim=1)
+        known = (self._likely(outputs) > self.state["threshold"]).to(p.dtype)[:, None]
         # Unit vectors are at most 2 apart: a temperature makes the nearest centre stand out.
         distance = torch.cdist(F.normalize(outputs.z, dim=1), self.state["centres"])
         return torch.cat([known * p, (1 - known) * (-distance / 0.1).softmax(dim=1)], dim=1)
+
+    def _classes(self, outputs: Outputs) -> Tensor:
+        return outputs.logits[:, :-1] if self.by == "weight" else outputs.logits
+
+    def _likely(self, outputs: Outputs) -> Tensor:
+        """The larger, the likelier known.  (n,)"""
+        if self.by == "weight":
+            return outputs.logits[:, -1] - self.state["usual"][self._classes(outputs).argmax(dim=1)]
+        if self.by == "confidence":  # log p / (1 - p): the order of p, without its many ones
+            first = outputs.logits.amax(dim=1, keepdim=True)
+            others = outputs.logits.scatter(1, outputs.logits.argmax(dim=1, keepdim=True), -torch.inf)
+            return first.flatten() - others.logsumexp(dim=1)
+        apart = outputs.z[:, None] - self.state["means"]  # (n, K, d)
+        squared = torch.einsum("nkd,kde,nke->nk", apart, self.state["precision"], apart)
+        volume: Tensor = torch.linalg.slogdet(self.state["precision"])[1]
+        return (0.5 * (volume - squared)).amax(dim=1)
+
+
+def gaussians(outputs: Outputs, y: Tensor, n_known: int, shrink: float = 0.1) -> dict[str, Tensor]:
+    """Mean and precision of each class's features (K, d), (K, d, d), of images that are classified right."""
+    z, said = outputs
+    right = said[:, :n_known].argmax(dim=1) == y
+    means, precision = [], []
+    for k in range(n_known):
+        of_class = z[(y == k) & right]
+        of_class = (of_class if len(of_class) > 1 else z[y == k]).double()
+        within = of_class - of_class.mean(dim=0)
+        scatter = within.T @ within / max(1, len(within))
+        scatter += (shrink * scatter.diagonal().mean() + 1e-6) * torch.eye(z.shape[1])
+        means.append(of_class.mean(dim=0).float())
+        precision.append(torch.linalg.inv(scatter).float())
+    return {"means": torch.stack(means), "precision": torch.stack(precision)}
 
 
 class Groups:
@@ -138,11 +252,7 @@ class Groups:
         self.state = {"share": share, **_round(z, y)}
         n_novel_images = max(problem.n_novel, round(len(u) * (1 - float(share))))
         novel = rest.known(logits, share).sum(dim=1).argsort()[:n_novel_images]
-        from sklearn.cluster import KMeans  # when needed: it takes as long to load as torch
-
-        features = self._features(u)[novel].numpy().astype(np.float64)
-        centres = KMeans(problem.n_novel, n_init=10, random_state=seed).fit(features).cluster_centers_
-        self.state["centres"] = torch.from_numpy(centres).float()
+        self.state["centres"], _ = k_means(self._features(u)[novel], problem.n_novel, seed)
         self.state["shift"] = torch.zeros_like(wanted)
         self.state["shift"] = even(self.probabilities(Outputs(u, logits)).log(), wanted)
 
@@ -182,6 +292,11 @@ def _round(z: Tensor, y: Tensor, shrink: float = 0.03) -> dict[str, Tensor]:
 PREDICTORS: dict[str, Callable[[], Predictor]] = {
     "argmax": Argmax,
     "balanced": Balanced,
+    "aligned": Aligned,
+    "k-means": Clusters,
+    "seeded k-means": partial(Clusters, seeded=True),
     "reject-and-cluster": RejectAndCluster,
+    "reject by weight": partial(RejectAndCluster, by="weight"),
+    "reject by density": partial(RejectAndCluster, by="density"),
     "groups": Groups,
 }

@@ -176,12 +176,15 @@ class Run:
     def load_state(self, name: str) -> dict[str, Any] | None:
         """What `save_state` was given, or None if nothing is there."""
         file = self.checkpoint(name)
-        if not file.exists():
-            return None
-        with _damaged(file):
-            tensors, metadata = read_tensors(file)
-            state: dict[str, Any] = _unpack(json.loads(metadata["tree"]), tensors)
-            return state
+        return read_state(file) if file.exists() else None
+
+
+def read_state(file: Path) -> dict[str, Any]:
+    """What a checkpoint holds; an error if it is damaged."""
+    with _damaged(file):
+        tensors, metadata = read_tensors(file)
+        state: dict[str, Any] = _unpack(json.loads(metadata["tree"]), tensors)
+        return state
 
 
 # --------------------------------------------------------------------------------- files, whole

@@ -1,4 +1,4 @@
-"""Random views of images: weak (flip, crop) and strong (weak, RandAugment, cutout).
+"""Random views of images: weak (flip, crop), strong (weak, RandAugment, cutout), crop (crop, flip, colours).
 
 Every function takes a whole batch, draws what it needs for each image and stays on the batch's device.
 Images are uint8 (n, c, h, w) until `views` hands out floats in [0, 1]. Pixel arithmetic follows Pillow's, in
@@ -81,7 +81,17 @@ def mixed(images: Tensor, draws: Draws, flip: bool) -> Tensor:
     return made
 
 
-VIEWS: dict[str, Callable[[Tensor, Draws, bool], Tensor]] = {"weak": weak, "strong": strong, "mixed": mixed}
+def crop(images: Tensor, draws: Draws, flip: bool) -> Tensor:
+    """A box of at least a fifth of the image, mirrored or not, in changed colours: as SimCLR wants them."""
+    return coloured(boxed(images, draws, flip), draws)
+
+
+VIEWS: dict[str, Callable[[Tensor, Draws, bool], Tensor]] = {
+    "weak": weak,
+    "strong": strong,
+    "mixed": mixed,
+    "crop": crop,
+}
 
 # ------------------------------------------------------------------------------------------- crops
 
@@ -125,13 +135,78 @@ def resized_crop(images: Tensor, draws: Draws, flip: bool) -> Tensor:
     return made
 
 
-def crop_boxes(draws: Draws, h: int, w: int, tries: int = 10) -> Ints:
-    """Top, left, height and width: 8 to 100 % of the area, 3/4 to 4/3 times as wide as high.  (4, n)
+def boxed(images: Tensor, draws: Draws, flip: bool) -> Tensor:
+    """The same for small images, all of them at once: 20 to 100 % of the area.  Floats, 0 to 255."""
+    h, w = images.shape[2:]
+    mirrored = (draws.uniform(1)[0] < 0.5) & flip
+    top, left, height, width = crop_boxes(draws, h, w, least=0.2)
+    y0, y1, down = _between_lines(top, height, h)
+    x0, x1, right = _between_lines(left, width, w)
+    x0, x1, right = (np.where(mirrored[:, None], a[:, ::-1], a) for a in (x0, x1, right))
+
+    def on(a: NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(a)).to(images.device)
+
+    def line(y: Ints) -> Tensor:
+        rows = on((y * w).astype(np.int32))[:, None, :, None]
+        a, b = (picked(images, rows + on(x.astype(np.int32))[:, None, None, :]).float() for x in (x0, x1))
+        return a.lerp_(b, on(right.astype(np.float32))[:, None, None, :])
+
+    return line(y0).lerp_(line(y1), on(down.astype(np.float32))[:, None, :, None])
+
+
+def _between_lines(first: Ints, length: Ints, size: int) -> tuple[Ints, Ints, NDArray[np.float64]]:
+    """For each of `size` lines, which two lines of a box it lies between, and where.  (n, size) each"""
+    place = np.clip((np.arange(size) + 0.5) * (length[:, None] / size) - 0.5, 0, length[:, None] - 1)
+    before = place.astype(np.int64)
+    after = np.minimum(before + 1, length[:, None] - 1)
+    return first[:, None] + before, first[:, None] + after, place - before
+
+
+GREY = torch.tensor([0.299, 0.587, 0.114])
+# Of colours as brightness and two differences (YIQ); hues are turned there.
+TO_YIQ = torch.tensor([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
+
+
+def coloured(images: Tensor, draws: Draws) -> Tensor:
+    """Brightness, contrast and saturation times 0.6 to 1.4 and hues turned by up to a tenth, for four images
+    of five; grey for one of five. Images are floats (n, c, h, w), 0 to 255.
+
+    All of it is linear in a pixel's colour, so one matrix an image does it; values are cut off at the end.
+    """
+    chance, grey, *strength, hue = draws.uniform(6)
+    changed = chance < 0.8
+    bright, contrast, saturation = (np.where(changed, 0.6 + 0.8 * u, 1.0) for u in strength)
+    n, channels = images.shape[:2]
+
+    def on(a: NDArray[np.float64]) -> Tensor:
+        return torch.from_numpy(a.astype(np.float32)).to(images.device).view(n, 1, 1)
+
+    scale = on(bright * contrast)
+    weights = GREY.to(images.device) if channels == 3 else torch.ones(1, device=images.device)
+    means = torch.einsum("nchw,c->n", images, weights) / images[0, 0].numel()
+    added = on(bright * (1 - contrast)) * means.view(n, 1, 1)  # the mean that contrast leaves as it is
+    x = images.flatten(2)
+    if channels == 3:
+        turn = np.where(changed, 0.2 * hue - 0.1, 0.0) * 2 * np.pi
+        cos, sin, one = on(np.cos(turn)), on(np.sin(turn)), on(np.ones(n))
+        zero = 0 * one
+        turned = torch.cat([one, zero, zero, zero, cos, -sin, zero, sin, cos], dim=2).view(n, 3, 3)
+        to_yiq = TO_YIQ.to(images.device)
+        turned = torch.linalg.inv(to_yiq) @ turned @ to_yiq
+        kept = on(np.where(grey < 0.2, 0.0, saturation))
+        faded = kept * torch.eye(3, device=images.device) + (1 - kept) * weights.expand(3, 3)
+        x = turned @ faded @ x  # greys stay what they are under both
+    return (scale * x + added).clamp_(0, 255).view_as(images)
+
+
+def crop_boxes(draws: Draws, h: int, w: int, tries: int = 10, least: float = 0.08) -> Ints:
+    """Top, left, height and width: `least` to 100 % of the area, 3/4 to 4/3 times as wide as high.  (4, n)
 
     The first of ten that fits, else the largest in the centre that is not too oblong.
     """
     x, y, *sizes = draws.uniform(2 + 2 * tries)
-    area = h * w * (0.08 + 0.92 * np.stack(sizes[:tries]))  # (tries, n)
+    area = h * w * (least + (1 - least) * np.stack(sizes[:tries]))  # (tries, n)
     aspect = (3 / 4) ** (1 - 2 * np.stack(sizes[tries:]))
     height, width = np.rint(np.sqrt(area / aspect)), np.rint(np.sqrt(area * aspect))
     fits = (height >= 1) & (height <= h) & (width >= 1) & (width <= w)

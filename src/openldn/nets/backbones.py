@@ -43,6 +43,7 @@ class SmallNet(nn.Module):
             blocks += [_identity(width_in, width), nn.MaxPool2d(2), nn.BatchNorm2d(width), nn.ReLU()]
             blocks += [_identity(width, width), nn.BatchNorm2d(width), nn.ReLU()]
         self.layers = nn.Sequential(nn.ReLU(), *blocks)
+        self.last = len(blocks) // len(widths)  # layers of the last stage
         self.out_features = widths[-1]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,6 +80,7 @@ class ResNet(nn.Module):
                 blocks.append(block(width, 64 * 2**stage, stride))
                 width = 64 * 2**stage * block.expansion
         self.layers = nn.Sequential(*stem, *blocks)
+        self.last = depths[-1]  # layers of the last stage
         self.out_features = width
         for m in self.modules():
             if isinstance(m, nn.Conv2d):
@@ -146,8 +148,17 @@ def _shortcut(width_in: int, width: int, stride: int) -> nn.Module:
     return nn.Sequential(nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width))
 
 
+class Pixels(nn.Flatten):
+    """No network at all: features are pixels."""
+
+    def __init__(self, channels: int, size: int):
+        super().__init__()
+        self.out_features = channels * size * size
+
+
 BACKBONES: dict[str, Callable[[int, int], nn.Module]] = {
     "small": SmallNet,
     "resnet18": lambda channels, size: ResNet(channels, size, Basic, (2, 2, 2, 2)),
     "resnet50": lambda channels, size: ResNet(channels, size, Bottleneck, (3, 4, 6, 3)),
+    "pixels": Pixels,
 }

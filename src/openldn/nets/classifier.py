@@ -1,4 +1,4 @@
-"""A backbone with a linear head, and what it says about many images."""
+"""A backbone with a head, and what it says about many images."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from openldn.data.pixels import Images, Part, pieces
 from openldn.errors import UserError
+from openldn.nets.heads import HEADS, Head, Ladder
 
 
 class Outputs(NamedTuple):
@@ -55,7 +56,16 @@ class Classifier(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, backbone: nn.Module, n_classes: int, mean: Tensor, std: Tensor, size: int):
+    def __init__(
+        self,
+        backbone: nn.Module,
+        n_outputs: int,
+        mean: Tensor,
+        std: Tensor,
+        size: int,
+        head: str = "linear",
+        n_known: int = 0,
+    ):
         super().__init__()
         self.pixels: int | None = None  # the side that images are brought to first, if any
         self.mirrored = False  # whether `infer` asks about mirror images too
@@ -63,9 +73,17 @@ class Classifier(nn.Module):
         self.register_buffer("mean", mean.view(1, -1, 1, 1))
         self.register_buffer("std", std.view(1, -1, 1, 1))
         self.backbone = backbone
-        self.head = nn.Linear(width(backbone, len(mean), size), n_classes)
+        self.head_name = head
+        self.head: Head | nn.Linear = HEADS[head](width(backbone, len(mean), size), n_outputs, n_known)
 
     def forward(self, x: Tensor) -> Outputs:
+        z = self.trunk(x)
+        if isinstance(self.head, Ladder):
+            z = self.head.latent(z)
+        return Outputs(z, self.head(z))
+
+    def trunk(self, x: Tensor) -> Tensor:
+        """Features as the backbone gives them.  (n, c, h, w) -> (n, d)"""
         more = torch.is_grad_enabled() or fwd._current_level >= 0  # whoever wants a derivative will get it
         Passes.count((3 if more else 1) * len(x))
         if self.pixels is not None and self.pixels != x.shape[-1]:
@@ -73,10 +91,8 @@ class Classifier(nn.Module):
         x = (x - self.mean) / self.std
         if self.halved:
             with torch.autocast(x.device.type, torch.bfloat16):
-                z = self.backbone(x).to(x.dtype)
-        else:
-            z = self.backbone(x)
-        return Outputs(z, self.head(z))
+                return self.backbone(x).to(x.dtype)  # type: ignore[no-any-return]
+        return self.backbone(x)  # type: ignore[no-any-return]
 
 
 def pixel_statistics(images: Images, most: int = 10_000) -> tuple[Tensor, Tensor]:

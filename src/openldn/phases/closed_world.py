@@ -30,6 +30,10 @@ class Method(Protocol):
     @property
     def unlabelled_views(self) -> tuple[str, ...]: ...
 
+    def cost(self, l: int, u: int) -> float:  # noqa: E741
+        """Image passes of a step of l labelled and u unlabelled images."""
+        ...
+
     def losses(
         self, network: Classifier, average: Classifier, batch: Batch, progress: float
     ) -> Mapping[str, Tensor]:
@@ -48,7 +52,15 @@ class ClosedWorld:
         self.name, self.unlabelled_views = method.name, method.unlabelled_views
         self.optimiser = optimiser(settings.optimiser, network)
         self.n_labelled = self.n_unlabelled = settings.batch
-        _, self.steps = steps_for(settings.length, len(problem.unlabelled), settings.batch)
+        # All images are looked at when pseudo-labels are made anew.
+        looks = settings.refreshes * len(problem.images) * (2 if network.mirrored else 1)
+        _, self.steps = steps_for(
+            settings.length,
+            len(problem.unlabelled),
+            settings.batch,
+            cost=method.cost(settings.batch, settings.batch),
+            overhead=looks,
+        )
         # An epoch ends where pseudo-labels are made anew.
         self.epoch = math.ceil(self.steps / (settings.refreshes + 1))
         self.average = MovingAverage(network, min(settings.ema_steps, settings.ema_share * self.steps))

@@ -53,19 +53,33 @@ class Discover:
         # Who is asked about weak views, if not the network itself on the way.
         self.average = MovingAverage(network, settings.ema_steps) if mixed else None
         self.balance = (
-            Balance(shares(problem).to(network.head.weight)) if settings.targets == "balanced" else None
+            Balance(shares(problem).to(next(network.parameters())))
+            if settings.targets == "balanced"
+            else None
         )
-        self.similarity = PairSimilarity(network.head.in_features).to(network.head.weight.device)
+        self.similarity = PairSimilarity(network.head.in_features).to(next(network.parameters()).device)
         self.optimiser = optimiser(settings.optimiser, network)
         self.similarity_optimiser = Adam([*self.similarity.parameters()])
         self.n_labelled, self.n_unlabelled = composition(problem, settings)
-        self.epoch, self.steps = steps_for(settings.length, len(problem.unlabelled), self.n_unlabelled)
+        self.epoch, self.steps = steps_for(
+            settings.length, len(problem.unlabelled), self.n_unlabelled, cost=self.cost()
+        )
         self._seen: dict[str, Tensor] = {}
 
     @property
     def model(self) -> nn.Module:
         """The network that predictions come from."""
         return self.network if self.average is None else self.average.network
+
+    def cost(self) -> float:
+        """Image passes of a step, on average."""
+        l, u = self.n_labelled, self.n_unlabelled  # noqa: E741
+        mixed = self.average is not None
+        learned, looked_at = (l + u, u) if mixed else (l + 2 * u, 0)
+        judged, along = (learned, learned) if self.settings.omega_rows == "all" else (l, l + min(l, u))
+        ahead = 2 * learned if self.settings.order == "omega-first" else 0
+        omega = (ahead + 3 * (judged + along)) / self.settings.every if self._bilevel else 0
+        return 3 * learned + looked_at + omega
 
     def begin(self, previous: Says | None) -> None:
         """Starts from scratch."""

@@ -21,6 +21,9 @@ class FixMatch:
     name = "fixmatch"
     unlabelled_views = ("weak", "strong")
 
+    def cost(self, l: int, u: int) -> float:  # noqa: E741
+        return 3.0 * (l + 2 * u)
+
     def losses(
         self, network: Classifier, average: Classifier, batch: Batch, progress: float
     ) -> Mapping[str, Tensor]:

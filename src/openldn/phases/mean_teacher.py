@@ -22,6 +22,9 @@ class MeanTeacher:
     name = "mean-teacher"
     unlabelled_views = ("weak", "weak")
 
+    def cost(self, l: int, u: int) -> float:  # noqa: E741
+        return 3.0 * (l + u) + u
+
     def losses(
         self, network: Classifier, average: Classifier, batch: Batch, progress: float
     ) -> Mapping[str, Tensor]:

@@ -23,6 +23,9 @@ class MixMatch:
     name = "mixmatch"
     unlabelled_views = ("weak", "weak")
 
+    def cost(self, l: int, u: int) -> float:  # noqa: E741
+        return 3.0 * (l + 2 * u) + 2 * u
+
     def losses(
         self, network: Classifier, average: Classifier, batch: Batch, progress: float
     ) -> Mapping[str, Tensor]:

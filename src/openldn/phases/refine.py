@@ -40,9 +40,15 @@ class Refine:
         self.problem, self.network, self.settings = problem, network, settings
         self.optimiser = optimiser(settings.optimiser, network)
         self.n_labelled, self.n_unlabelled = oversampled(problem, settings.batch, settings.often)
-        self.epoch, self.steps = steps_for(settings.length, len(problem.unlabelled), self.n_unlabelled)
+        self.epoch, self.steps = steps_for(
+            settings.length,
+            len(problem.unlabelled),
+            self.n_unlabelled,
+            cost=3.0 * settings.batch + self.n_unlabelled,
+            overhead=2 * len(problem.images) * (2 if network.mirrored else 1),
+        )
         self.average = MovingAverage(network, settings.ema_share * self.steps)
-        self.balance = Balance(shares(problem).to(network.head.weight))
+        self.balance = Balance(shares(problem).to(next(network.parameters())))
 
     @property
     def model(self) -> nn.Module:
@@ -59,6 +65,7 @@ class Refine:
         y = F.one_hot(self.problem.labels[self.problem.labelled], self.problem.n_classes)
         said = previous(unlabelled).clamp_min(1e-8).log()
         q = (said + shift(said, shares(self.problem), rounds=50)).softmax(dim=1)
+        assert isinstance(self.network.head, nn.Linear)
         learn_head(self.network.head, z, torch.cat([y, q]))
         self.average.network.load_state_dict(self.network.state_dict())
 

@@ -30,7 +30,9 @@ class Rest:
         self.problem, self.network, self.settings = problem, network, settings
         self.optimiser = optimiser(settings.optimiser, network)
         self.n_labelled, self.n_unlabelled = oversampled(problem, settings.batch, settings.often)
-        self.epoch, self.steps = steps_for(settings.length, len(problem.unlabelled), self.n_unlabelled)
+        self.epoch, self.steps = steps_for(
+            settings.length, len(problem.unlabelled), self.n_unlabelled, cost=3.0 * settings.batch
+        )
 
     @property
     def model(self) -> nn.Module:

@@ -8,11 +8,17 @@ from openldn.data.problem import Problem
 
 def composition(problem: Problem, settings: Discover) -> tuple[int, int]:
     """How many labelled and unlabelled images a step has."""
-    share = 0.5
     if settings.composition == "proportional":
-        share = min(max(len(problem.labelled) / len(problem.images), 0.1), 0.5)
-    n_labelled = max(round(share * settings.batch), 1)
+        return proportional(problem, settings.batch)
+    n_labelled = max(round(0.5 * settings.batch), 1)
     return n_labelled, settings.batch - n_labelled
+
+
+def proportional(problem: Problem, batch: int) -> tuple[int, int]:
+    """As many labelled images as there are among all, but a tenth at least and at most half."""
+    share = min(max(len(problem.labelled) / len(problem.images), 0.1), 0.5)
+    n_labelled = max(round(share * batch), 1)
+    return n_labelled, batch - n_labelled
 
 
 def oversampled(problem: Problem, batch: int, often: float) -> tuple[int, int]:
@@ -25,9 +31,17 @@ def oversampled(problem: Problem, batch: int, often: float) -> tuple[int, int]:
     return n_labelled, batch - n_labelled
 
 
-def steps_for(length: Length, n_unlabelled: int, batch: int) -> tuple[int, int]:
-    """Steps of one pass over the unlabelled images, and of the whole phase (at least one)."""
+def steps_for(
+    length: Length, n_unlabelled: int, batch: int, cost: float, overhead: float = 0.0
+) -> tuple[int, int]:
+    """Steps of one pass over the unlabelled images, and of the whole phase (at least one).
+
+    `batch` is how many of these a step takes. A step costs so many image passes, and what is done beside the
+    steps so many in all: where a budget is given, it says how many steps there are.
+    """
     epoch = math.ceil(n_unlabelled / batch)
+    if length.budget is not None:
+        return epoch, max(1, int((length.budget - overhead) / cost))
     return epoch, max(1, round(length.passes(n_unlabelled) * n_unlabelled / batch))
 
 
@@ -55,3 +69,8 @@ def side(progress: float, size: int, least: int = 14) -> int:
 def ramp(progress: float, until: float) -> float:
     """0 to 1 along a straight line that ends at `until`."""
     return min(1.0, progress / until)
+
+
+def late(progress: float, until: float) -> float:
+    """0 to 1 along exp(-5 (1 - t)²), slowly at first, which ends at `until`: of Laine and Aila (2017)."""
+    return math.exp(-5 * (1 - min(1.0, progress / until)) ** 2)

@@ -1,0 +1,69 @@
+"""UNO (Fini et al., ICCV 2021): known and novel classes in one softmax, labels of novel ones by Sinkhorn.
+
+After supervised training. Prototypes of known classes see the features, those of novel ones a projection of
+them; there are several guesses at the novel classes, and as many at finer groups, which only help to learn.
+Two views: what Sinkhorn makes of one is what the other learns. As OpenLDN's authors use it, it runs over
+known and novel classes together, since unlabelled images may be of either.
+"""
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from openldn.data.batches import Batch
+from openldn.data.problem import Problem
+from openldn.losses import sinkhorn
+from openldn.nets.classifier import Classifier
+from openldn.nets.heads import Concatenated, Projected
+from openldn.phases.training import Method
+
+
+class UNO(Method):
+    """Two large views; the paper's second version adds small ones."""
+
+    name = "uno"
+    labelled_views = unlabelled_views = ("crop", "crop")
+    finer = 3  # times as many groups
+    running: Tensor
+
+    def __init__(self, problem: Problem, network: Classifier):
+        super().__init__()
+        assert isinstance(network.head, Concatenated)
+        d, n_heads = network.head.in_features, len(network.head.novel)
+        self.over = nn.ModuleList(
+            Projected(d, self.finer * problem.n_novel, hidden=4 * d, width=d) for _ in range(n_heads)
+        )
+        self.register_buffer("running", torch.zeros(n_heads))  # the loss of each guess, lately
+
+    def losses(
+        self, network: Classifier, average: Classifier, batch: Batch, progress: float
+    ) -> Mapping[str, Tensor]:
+        head = network.head
+        assert isinstance(head, Concatenated)
+        one, other = (torch.cat([x, u]) for x, u in zip(batch.x, batch.u, strict=True))
+        z = network(torch.cat([one, other])).z
+        known = head.known(z)
+
+        def swapped(novel: nn.Module) -> Tensor:
+            a, b = torch.cat([known, novel(z)], dim=1).chunk(2)
+            return (swapped_loss(a, b, batch.y) + swapped_loss(b, a, batch.y)) / 2
+
+        guesses = torch.stack([swapped(novel) for novel in head.novel])
+        with torch.no_grad():
+            self.running.lerp_(guesses, 0.01 if progress else 1.0)
+            head.best.copy_(self.running.argmin())
+        over = torch.stack([swapped(novel) for novel in self.over])
+        return {"unlabelled": guesses.mean() / 2, "finer": over.mean() / 2}
+
+
+def swapped_loss(said: Tensor, other: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy of one view against labels (of the first rows), and Sinkhorn's of the other view.
+
+    Logits (n, C) are cosines over 0.1.
+    """
+    l = len(y)  # noqa: E741
+    labels = F.one_hot(y, said.shape[1]).to(said.dtype)
+    made = sinkhorn(0.1 * other[l:].detach())
+    return F.cross_entropy(said, torch.cat([labels, made]))

@@ -1,0 +1,490 @@
+"""The systems OpenLDN is compared with: their terms against loops, and the bugs they are known for."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call
+
+import toy
+from openldn import pipeline, pretrained
+from openldn.config import Length, Options, decide
+from openldn.data.batches import Batch, Batches
+from openldn.data.problem import Problem
+from openldn.errors import UserError
+from openldn.k_means import semi_supervised
+from openldn.losses import contrast, sinkhorn, supervised_contrast
+from openldn.model import Model, new_network
+from openldn.nets.classifier import Outputs, infer, statistics_frozen
+from openldn.nets.heads import HEADS, Clusters, Weighted
+from openldn.phases.cgdl import divergence, product
+from openldn.phases.ds3l import DS3L, opinions, weighted
+from openldn.phases.dtc import DTC, sharper, start
+from openldn.phases.orca import margin_loss, partners
+from openldn.phases.rankstats import pair_loss, same_largest
+from openldn.phases.training import Training, freeze_early
+from openldn.phases.trssl import TRSSL, hardened
+from openldn.phases.uno import swapped_loss
+from openldn.predictors import PREDICTORS, Aligned, RejectAndCluster
+from openldn.recipes import RECIPES, recipe
+from openldn.run import Run, read_tensors
+
+pytestmark = pytest.mark.filterwarnings("ignore::openldn.errors.OpenLDNWarning")
+CPU = torch.device("cpu")
+
+
+def split(seed: int = 0, noise: float = 25.0) -> Any:
+    return toy.labelled_set(noise=noise).split(known=0.5, labelled=0.5, seed=seed)
+
+
+# ------------------------------------------------------------------------------------------ terms
+
+
+def test_contrast_is_what_loops_make_of_it() -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(5, 3), torch.randn(5, 3)
+    rows = [F.normalize(row, dim=0) for row in torch.cat([a, b])]
+    total = 0.0
+    for i in range(10):
+        partner = (i + 5) % 10
+        others = sum(math.exp(float(rows[i] @ rows[j]) / 0.2) for j in range(10) if j != i)
+        total -= math.log(math.exp(float(rows[i] @ rows[partner]) / 0.2) / others)
+    assert float(contrast(a, b, 0.2)) == pytest.approx(total / 10, rel=1e-5)
+
+
+def test_supervised_contrast_is_what_loops_make_of_it() -> None:
+    torch.manual_seed(0)
+    z, y = torch.randn(6, 3), [0, 1, 0, 2, 1, 0]  # one of class 2 has no partner
+    rows = [F.normalize(row, dim=0) for row in z]
+    losses = []
+    for i in range(6):
+        same = [j for j in range(6) if j != i and y[j] == y[i]]
+        others = sum(math.exp(float(rows[i] @ rows[j]) / 0.1) for j in range(6) if j != i)
+        if same:
+            each = [math.log(math.exp(float(rows[i] @ rows[j]) / 0.1) / others) for j in same]
+            losses.append(-sum(each) / len(same))
+    found = supervised_contrast(z, torch.tensor(y), 0.1)
+    assert float(found) == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+    assert float(supervised_contrast(z[:3], torch.arange(3), 0.1)) == 0  # nobody has a partner
+
+
+@pytest.mark.parametrize("shares", [None, [0.5, 0.3, 0.2]])
+def test_sinkhorn_gives_each_class_its_share(shares: list[float] | None) -> None:
+    torch.manual_seed(0)
+    scores = torch.randn(40, 3)
+    wanted = torch.tensor(shares or [1 / 3] * 3)
+    q = sinkhorn(scores, eps=0.5, rounds=200, shares=None if shares is None else wanted)
+    torch.testing.assert_close(q.sum(dim=1), torch.ones(40))
+    torch.testing.assert_close(q.mean(dim=0), wanted, atol=1e-4, rtol=0)
+    # The way it is usually written: an exponential whose columns and rows are scaled in turn.
+    plain = (scores.double() / 0.5).exp()
+    for _ in range(200):
+        plain = plain / plain.sum(dim=0) * wanted.double() * 40
+        plain = plain / plain.sum(dim=1, keepdim=True)
+    torch.testing.assert_close(q, plain.float(), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sinkhorn_does_not_overflow(dtype: torch.dtype) -> None:
+    scores = torch.tensor([[9.0, -9.0], [8.0, 7.0], [-9.0, -9.0]], dtype=dtype)  # e^180 is no float
+    q = sinkhorn(scores)
+    assert torch.isfinite(q).all()
+    torch.testing.assert_close(q.sum(dim=1), torch.ones(3))
+
+
+def test_the_margin_asks_less_of_an_unsure_network() -> None:
+    """ORCA's margin is added to the true logit, not taken away."""
+    torch.manual_seed(0)
+    logits, y = torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])
+    losses = [float(margin_loss(logits, y, torch.tensor(u))) for u in (0.0, 0.1, 0.5)]
+    assert losses[0] > losses[1] > losses[2]
+    by_hand = logits.clone()
+    by_hand[torch.arange(6), y] += 10 * 0.1
+    assert losses[1] == pytest.approx(float(F.cross_entropy(by_hand, y)))
+
+
+def test_partners_are_of_the_class_or_nearest() -> None:
+    z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1], [1.0, 0.05], [0.1, 1.0]])
+    y = torch.tensor([0, 1, 0])
+    for seed in range(5):
+        torch.manual_seed(seed)
+        m = partners(z, y).tolist()
+        assert m[0] == 2
+        assert m[2] == 0
+        assert m[1] == 1  # alone in its class
+        assert m[3] == 0  # a labelled image may be the nearest
+        assert m[4] == 1
+
+
+def test_largest_features_are_compared_as_sets() -> None:
+    z = torch.tensor([[5.0, 4, 3, 0, 1], [3.0, 5, 4, 1, 0], [5.0, 4, 0, 3, 1], [0.0, 1, 2, 3, 4]])
+    expected = [[float({*np.argsort(-a)[:3]} == {*np.argsort(-b)[:3]}) for b in z.numpy()] for a in z.numpy()]
+    assert same_largest(z, k=3).tolist() == expected
+    assert expected[0] == [1, 1, 0, 0]  # the order does not matter
+
+
+def test_pairs_are_formed_across_views() -> None:
+    torch.manual_seed(0)
+    p, q = torch.rand(3, 4).softmax(1), torch.rand(3, 4).softmax(1)
+    s = torch.tensor([[1.0, 0, 1], [0, 1, 0], [1, 0, 1]])
+    total = 0.0
+    for i in range(3):
+        for j in range(3):
+            together = float(p[i] @ q[j])
+            total -= math.log(together if s[i, j] else 1 - together)
+    assert float(pair_loss(p, q, s)) == pytest.approx(total / 9, rel=1e-5)
+
+
+def test_swapped_targets_come_from_labels_and_from_the_other_view() -> None:
+    torch.manual_seed(0)
+    said, other, y = torch.randn(6, 3), torch.randn(6, 3), torch.tensor([2, 0])
+    targets = torch.cat([torch.eye(3)[y], sinkhorn(0.1 * other[2:])])
+    expected = -(targets * said.log_softmax(dim=1)).sum(dim=1).mean()
+    torch.testing.assert_close(swapped_loss(said, other, y), expected)
+    other.requires_grad_()
+    assert not swapped_loss(said, other, y).requires_grad  # targets are not learned through
+
+
+def test_only_sure_novel_targets_are_hardened() -> None:
+    targets = torch.tensor([[0.1, 0.3, 0.6], [0.7, 0.2, 0.1], [0.3, 0.3, 0.4]])
+    expected = torch.tensor([[0.0, 0.0, 1.0], [0.7, 0.2, 0.1], [0.3, 0.3, 0.4]])
+    assert torch.equal(hardened(targets, n_known=1), expected)
+
+
+def test_gaussians_multiply_and_diverge_as_they_should() -> None:
+    torch.manual_seed(0)
+    a, b = ((torch.randn(4, 2), torch.randn(4, 2)) for _ in range(2))
+    mean, log_variance = product(a, b)
+    precision = 1 / a[1].exp() + 1 / b[1].exp()
+    torch.testing.assert_close(log_variance.exp(), 1 / precision)
+    torch.testing.assert_close(mean, (a[0] / a[1].exp() + b[0] / b[1].exp()) / precision)
+    p, q = (torch.distributions.Normal(m, (0.5 * v).exp()) for m, v in (a, b))
+    torch.testing.assert_close(divergence(a, b), torch.distributions.kl_divergence(p, q).sum(dim=1))
+
+
+def test_clusters_are_students_t() -> None:
+    torch.manual_seed(0)
+    head = Clusters(4, 3)
+    z = torch.randn(5, 4)
+    e = head.embed(z)
+    q = torch.stack(
+        [torch.stack([1 / (1 + (e[i] - mu).square().sum()) for mu in head.centres]) for i in range(5)]
+    )
+    torch.testing.assert_close(head(z).softmax(dim=1), q / q.sum(dim=1, keepdim=True))
+
+
+def test_sharper_targets_are_surer_and_empty_clusters_do_no_harm() -> None:
+    q = torch.tensor([[0.6, 0.4, 0.0], [0.7, 0.3, 0.0], [0.4, 0.6, 0.0]])
+    t = q**2 / q.sum(dim=0).clamp_min(1e-8)
+    t = sharper(q)
+    assert torch.isfinite(t).all()
+    torch.testing.assert_close(t.sum(dim=1), torch.ones(3))
+    assert t[1, 0] > q[1, 0]
+    by_hand = [[0.36 / 1.7, 0.16 / 1.3], [0.49 / 1.7, 0.09 / 1.3]]
+    for i, row in enumerate(by_hand):
+        assert t[i, 0] == pytest.approx(row[0] / sum(row))
+
+
+# ------------------------------------------------------------------------------------ phases, whole
+
+
+def phase_of(method: str, problem: Problem, **changes: Any) -> Training:
+    """A system's own phase, its last one."""
+    settings = decide(Options(method=method, epochs=10), parts=recipe(method).parts)
+    stage = recipe(method).stages[-1]
+    torch.manual_seed(0)
+    network = new_network(problem, toy.backbone(), stage.n_outputs(problem), CPU, stage.head)
+    settings = replace(settings, training=replace(settings.training, batch=40, **changes))
+    phase = stage.build(problem, network, settings)
+    assert isinstance(phase, Training)
+    return phase
+
+
+def batch_of(phase: Training) -> Batch:
+    return Batches(
+        phase.problem,
+        n_labelled=phase.n_labelled,
+        n_unlabelled=phase.n_unlabelled,
+        labelled_views=phase.labelled_views,
+        unlabelled_views=phase.unlabelled_views,
+        seed=(0,),
+        device=CPU,
+    )[0]
+
+
+def test_dtc_begins_with_k_means_and_keeps_its_targets_while_warming_up() -> None:
+    problem, _ = split(noise=8.0)
+    phase = phase_of("dtc", problem)
+    method = phase.method
+    assert isinstance(method, DTC)
+    phase.begin(None)
+    q = infer(phase.network, problem.images[problem.unlabelled]).logits.softmax(dim=1)
+    torch.testing.assert_close(method.targets[problem.unlabelled], sharper(q))
+    assert q.amax(dim=1).mean() > 1.5 / problem.n_classes  # assignments mean something
+    before = method.targets.clone()
+    with torch.no_grad():
+        phase.network.head.centres.add_(1.0)  # type: ignore[union-attr, operator]
+    phase.after_epoch(0.05)
+    assert torch.equal(method.targets, before)
+    phase.after_epoch(0.5)
+    assert not torch.equal(method.targets, before)
+    assert torch.equal(method.targets[problem.labelled], before[problem.labelled])
+
+
+def test_dtc_head_is_pca_and_k_means() -> None:
+    from sklearn.cluster import KMeans
+    from sklearn.decomposition import PCA
+
+    rng = np.random.default_rng(0)
+    kinds = np.repeat(np.arange(3), 30)
+    z = (6 * np.eye(5)[kinds] + 0.3 * rng.standard_normal((90, 5))).astype(np.float32)
+    head = Clusters(5, 3)
+    torch.manual_seed(0)
+    start(head, torch.from_numpy(z))
+    said = head(torch.from_numpy(z)).argmax(dim=1).numpy()
+    e = PCA(3).fit_transform(z)
+    expected = KMeans(3, n_init=10, random_state=0).fit_predict(e)
+    assert len({*zip(said.tolist(), expected.tolist(), strict=True)}) == 3  # the same groups by other names
+
+
+def test_ds3l_improves_its_weights_by_the_exact_gradient() -> None:
+    """Against double backward through the look-ahead."""
+    problem, _ = split()
+    phase = phase_of("ds3l", problem)
+    method, network = phase.method, phase.network.double()
+    assert isinstance(method, DS3L)
+    head = network.head
+    assert isinstance(head, Weighted)
+    seen = batch_of(phase)
+    rows, y = torch.cat([*seen.x, *seen.u]).double(), seen.y
+    l, u, weight = len(y), len(seen.rows), 3.0  # noqa: E741
+
+    with statistics_frozen(network):
+        theta = {
+            k: p for k, p in network.named_parameters() if p.requires_grad and not k.startswith("head.weigh")
+        }
+        logits = head.classes(network(rows).z)
+        p, difference = opinions(logits[l:], u)
+        inner = F.cross_entropy(logits[:l], y) + weight * weighted(head.weigh(p), difference)
+        slopes = torch.autograd.grad(inner, [*theta.values()], create_graph=True, allow_unused=True)
+        ahead = {
+            k: q - method.alpha * (torch.zeros_like(q) if g is None else g)
+            for (k, q), g in zip(theta.items(), slopes, strict=True)
+        }
+        _, judged = functional_call(network, ahead, (rows[:l],))
+        outer = F.cross_entropy(judged[:l, :-1], y)
+        expected = torch.autograd.grad(outer, [*head.weigh.parameters()])
+
+        found: list[Tensor] = []
+        method.omega.step = lambda lr: found.extend(  # type: ignore[method-assign]
+            p.grad.clone() for p in head.weigh.parameters() if p.grad is not None
+        )
+        logits = head.classes(network(rows).z)
+        p, difference = opinions(logits[l:], u)
+        loss = F.cross_entropy(logits[:l], y) + weight * weighted(head.weigh(p), difference)
+    method.improve(network, rows, y, loss, weight, u)
+    assert len(found) == 4
+    for g, e in zip(found, expected, strict=True):
+        torch.testing.assert_close(method.alpha * g, e, rtol=1e-6, atol=1e-14)
+
+
+def test_ds3l_leaves_the_weights_to_their_own_optimiser() -> None:
+    problem, _ = split()
+    phase = phase_of("ds3l", problem)
+    head = phase.network.head
+    assert isinstance(head, Weighted)
+    phase.method.every = 10**9  # type: ignore[assignment]
+    phase.method.step = 1  # type: ignore[assignment]
+    before = [p.clone() for p in head.weigh.parameters()]
+    losses = phase.step(batch_of(phase), 0.5)
+    torch.stack([*losses.values()]).sum().backward()
+    phase.optimiser.step(0.1)
+    assert all(torch.equal(a, b) for a, b in zip(before, head.weigh.parameters(), strict=True))
+
+
+def test_temperatures_follow_uncertainty() -> None:
+    problem, _ = split()
+    phase = phase_of("trssl", problem)
+    method = phase.method
+    assert isinstance(method, TRSSL)
+    phase.begin(None)
+    assert (method.temperatures == 0.1).all()
+    phase.after_epoch(0.5)
+    unlabelled = method.temperatures[problem.unlabelled]
+    assert unlabelled.max() == 1  # the least sure
+    assert unlabelled.min() >= 0.1
+    assert (method.temperatures[problem.labelled] == 0.1).all()
+
+
+def test_early_layers_stay_after_pretraining() -> None:
+    from openldn.nets.backbones import build
+
+    body = build("resnet18", 3, 32)
+    freeze_early(body)
+    trained = {name.split(".")[1] for name, p in body.named_parameters() if p.requires_grad}
+    assert trained == {"7", "8"}  # of a stem and eight blocks
+    own = toy.backbone()
+    freeze_early(own)
+    assert all(p.requires_grad for p in own.parameters())
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_heads_give_logits(head: str) -> None:
+    torch.manual_seed(0)
+    made = HEADS[head](8, 5, 3)
+    z = torch.randn(6, 8)
+    z = made.latent(z) if head == "ladder" else z  # type: ignore[operator, union-attr]
+    assert made(z).shape == (6, 5)
+    assert (made.in_features, made.out_features) == (8, 5)
+
+
+# -------------------------------------------------------------------------------------- predictors
+
+
+def test_clusters_get_their_names_from_labelled_images() -> None:
+    problem, _ = split()
+    order = [4, 2, 0, 1, 3, 5]  # what the network calls class 0 is 4, ...
+    truth = torch.where(problem.labels >= 0, problem.labels, 5)
+
+    def outputs(images: Any) -> Outputs:
+        rows = problem.labelled
+        return Outputs(torch.zeros(len(rows), 1), 5 * F.one_hot(torch.tensor(order)[truth[rows]], 6).float())
+
+    predictor = Aligned()
+    predictor.fit(outputs, problem, seed=0)
+    p = predictor.probabilities(Outputs(torch.zeros(6, 1), 5 * torch.eye(6)))
+    assert [int(p[order[k]].argmax()) for k in range(3)] == [0, 1, 2]
+    assert predictor.fits(predictor.state, 6, 3, 3)
+    assert not predictor.fits({"order": torch.tensor([0, 0, 1, 2, 3, 4])}, 6, 3, 3)
+
+
+def test_semi_supervised_k_means_keeps_labelled_images_in_their_class() -> None:
+    rng = np.random.default_rng(0)
+    kinds = np.repeat(np.arange(4), 25)
+    z = torch.from_numpy(8 * np.eye(4)[kinds] + rng.standard_normal((100, 4))).float()
+    labels = torch.from_numpy(np.where((kinds < 2) & (np.arange(100) % 2 == 0), kinds, -1))
+    z[0] = z[99]  # labelled 0, but it looks like the last class
+    centres = semi_supervised(z, labels, 2, 4, seed=0)
+    nearest = torch.cdist(z, centres).argmin(dim=1).numpy()
+    assert (nearest[1:25] == 0).all()
+    assert (nearest[25:50] == 1).all()
+    assert {*nearest[50:75]} | {*nearest[75:]} == {2, 3}
+    mine = torch.from_numpy((nearest == 0) & (np.arange(100) != 0))
+    mine[0] = True
+    torch.testing.assert_close(centres[0], z[mine].mean(dim=0), atol=1e-4, rtol=1e-4)
+
+
+def test_semi_supervised_k_means_survives_copies_of_one_image() -> None:
+    z, labels = torch.ones(12, 3), torch.tensor([0, 1] + [-1] * 10)
+    assert torch.isfinite(semi_supervised(z, labels, 2, 4, seed=0)).all()
+
+
+@pytest.mark.parametrize("rate", [None, 0.25])
+def test_the_share_to_reject_is_expected_or_given(rate: float | None) -> None:
+    """Confidence may be one for many images: the order of logits still says who is less sure."""
+    problem, _ = split()
+    n = len(problem.unlabelled)
+    torch.manual_seed(0)
+    logits = torch.stack([40 + torch.rand(n), torch.zeros(n), torch.zeros(n)], dim=1)
+    said = Outputs(torch.randn(n, 4), logits)
+    predictor = RejectAndCluster(rate=rate)
+    predictor.fit(lambda images: said, problem, seed=0)
+    rejected = (predictor.probabilities(said).argmax(dim=1) >= 3).float().mean()
+    assert float(rejected) == pytest.approx(2 / 3 if rate is None else rate, abs=0.02)
+
+
+@pytest.mark.parametrize("name", PREDICTORS)
+def test_a_strangers_predictor_state_is_refused(name: str) -> None:
+    predictor = PREDICTORS[name]()
+
+    def fits(state: dict[str, Tensor], n_outputs: int) -> bool:
+        try:
+            return predictor.fits(state, n_outputs, 3, 3)
+        except KeyError:  # which whoever loads a model takes as a no
+            return False
+
+    assert not any(fits({k: torch.zeros(1) for k in ("shift", "order", "centres")}, n) for n in (3, 4, 50))
+    assert name == "argmax" or not any(fits({}, n) for n in (3, 4, 6))
+
+
+# ------------------------------------------------------------------------------- budgets and keeping
+
+
+@pytest.mark.parametrize("method", [m for m in RECIPES if m != "k-means"])
+def test_a_budget_is_kept(method: str, tmp_path: Path) -> None:
+    """All passes of a run, pretraining and looks at all images included, are what was asked for."""
+    problem, _ = split()
+    options = Options(method=method, budget=30_000, novel=3, device="cpu")
+    run = pipeline.start(
+        problem, None, options, {"kind": "arrays"}, tmp_path / "run", backbone=toy.backbone(), quiet=True
+    )
+    last = {line["phase"]: line["passes"] for line in run.metrics()}
+    assert 0.85 * 30_000 <= sum(last.values()) <= 1.02 * 30_000
+
+
+def test_lengths_of_parts_add_up() -> None:
+    whole = decide(Options(method="orca", budget=1e6), parts=recipe("orca").parts)
+    assert whole.training.length.budget == 1e6
+    then = decide(Options(method="orca+uda", budget=1e6), parts=recipe("orca+uda").parts)
+    assert (then.training.length.budget, then.closed_world.length.budget) == (5e5, 5e5)
+    assert Length(epochs=4, images=100).part(0.5) == Length(epochs=2, images=50)
+
+
+def test_what_several_begin_with_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, _ = split()
+    monkeypatch.setenv("OPENLDN_CACHE", str(tmp_path / "cache"))
+
+    def train(name: str, method: str, seed: int = 0) -> Run:
+        options = Options(method=method, epochs=2, novel=3, device="cpu", seed=seed)
+        return pipeline.start(problem, None, options, {"kind": "arrays"}, tmp_path / name, quiet=True)
+
+    def kept(run: Run) -> list[str]:
+        return [line["phase"] for line in run.metrics() if line.get("kept_from_before")]
+
+    def files() -> int:
+        return len([*pretrained.folder().glob("*")])
+
+    first = train("first", "orca")
+    assert kept(first) == []
+    assert files() == 1
+    second, other = train("second", "simgcd"), train("other", "simgcd", seed=1)
+    assert kept(second) == ["simclr"]
+    assert kept(other) == []
+    assert files() == 2
+    monkeypatch.setenv("OPENLDN_CACHE", str(tmp_path / "empty"))
+    alone = train("alone", "simgcd")
+    a, b = (read_tensors(run.path / "model.safetensors")[0] for run in (second, alone))
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    passes = [{line["phase"]: line["passes"] for line in run.metrics()} for run in (second, alone)]
+    assert passes[0] == passes[1]
+    for file in pretrained.folder().glob("*"):
+        file.write_bytes(b"damaged")
+    assert kept(train("again", "simgcd")) == []
+
+
+def test_systems_are_named_and_combined() -> None:
+    assert [stage.part for stage in recipe("orca+uda").stages] == ["training", "training", "closed_world"]
+    for name in ("orca+x", "x", "x+uda", "openldn-uda+uda", "uda+uda"):
+        with pytest.raises(UserError, match=r"method|already"):
+            recipe(name)
+
+
+@pytest.mark.parametrize("method", ["dtc", "uno", "orca", "ds3l", "cgdl", "gcd", "k-means"])
+def test_models_come_back(method: str, tmp_path: Path) -> None:
+    """With heads and predictors of their own."""
+    problem, truth = split()
+    options = Options(method=method, epochs=2, novel=3, device="cpu")
+    run = pipeline.start(problem, truth, options, {"kind": "arrays"}, tmp_path / "run", quiet=True)
+    model = Model.load(run.path)
+    p = model.probabilities(problem.images)
+    assert p.shape == (len(problem.images), 6)
+    torch.testing.assert_close(p.sum(dim=1), torch.ones(len(p)), atol=1e-4, rtol=0)
+    said = [line.split(",")[1] for line in (run.path / "predictions.csv").read_text().splitlines()[1:]]
+    assert said == [str(model.classes[i]) for i in p[problem.unlabelled].argmax(dim=1).tolist()]
