@@ -1,5 +1,6 @@
 """The systems OpenLDN is compared with: their terms against loops, and the bugs they are known for."""
 
+import csv
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 import toy
-from openldn import pipeline, pretrained
+from openldn import cli, pipeline, pretrained
 from openldn.config import Length, Options, decide
 from openldn.data.batches import Batch, Batches
 from openldn.data.problem import Problem
@@ -488,3 +489,45 @@ def test_models_come_back(method: str, tmp_path: Path) -> None:
     torch.testing.assert_close(p.sum(dim=1), torch.ones(len(p)), atol=1e-4, rtol=0)
     said = [line.split(",")[1] for line in (run.path / "predictions.csv").read_text().splitlines()[1:]]
     assert said == [str(model.classes[i]) for i in p[problem.unlabelled].argmax(dim=1).tolist()]
+
+
+# ------------------------------------------------------------------------------------------- bench
+
+
+def test_bench_makes_a_table_goes_on_and_refuses_other_choices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["bench", "systems", "--data", "digits", "--images", "300", "--at-once", "1"]
+    arguments += ["--only", "k-means", "supervised", "--out", str(tmp_path / "runs")]
+    cli.main([*arguments, "--seeds", "1", "--per-image", "20"])
+    first = (tmp_path / "runs" / "supervised-0" / "model.safetensors").stat().st_mtime_ns
+    cli.main([*arguments, "--seeds", "2", "--per-image", "20"])
+    assert (tmp_path / "runs" / "supervised-0" / "model.safetensors").stat().st_mtime_ns == first
+    said = capsys.readouterr().out
+    assert "4 of 4: supervised, seed 1" in said
+    with (tmp_path / "runs" / "systems.csv").open(newline="") as f:
+        table = {row["system"]: row for row in csv.DictReader(f)}
+    runs = [Run.open(tmp_path / "runs" / f"supervised-{seed}").metrics()[-1] for seed in range(2)]
+    scores = [run["protocols"]["openldn"]["all"] for run in runs]
+    assert table["supervised"]["all"] == f"{np.mean(scores):.1f} ± {np.std(scores, ddof=1):.1f}"
+    assert 5_000 < 1e3 * float(table["supervised"]["thousand passes"]) <= 6_000
+    assert table["k-means"]["thousand passes"] == "0"
+    with pytest.raises(SystemExit):
+        cli.main([*arguments, "--seeds", "1", "--per-image", "10"])
+    assert "other choices" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main([*arguments, "--seeds", "0"])
+
+
+def test_the_oracle_is_asked_for_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", "systems", "--data", "digits", "--images", "300", "--at-once", "1", "--seeds", "1"]
+    arguments += ["--per-image", "5", "--only", "supervised", "--out", str(tmp_path / "runs")]
+    cli.main([*arguments, "--ood-rate", "oracle"])
+    assert "(oracle)" in capsys.readouterr().out
+    assert Run.open(tmp_path / "runs" / "supervised-0").settings.ood_rate == pytest.approx(2 / 3, abs=0.02)
+
+
+def test_systems_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["systems"])
+    said = capsys.readouterr().out
+    assert all(name in said for name in RECIPES)
