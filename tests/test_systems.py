@@ -426,7 +426,9 @@ def test_a_budget_is_kept(method: str, tmp_path: Path) -> None:
         problem, None, options, {"kind": "arrays"}, tmp_path / "run", backbone=toy.backbone(), quiet=True
     )
     last = {line["phase"]: line["passes"] for line in run.metrics()}
-    assert 0.85 * 30_000 <= sum(last.values()) <= 1.02 * 30_000
+    assert sum(last.values()) <= 1.02 * 30_000
+    if "rest" not in last:  # which stops before it knows by heart who is labelled
+        assert sum(last.values()) >= 0.85 * 30_000
 
 
 def test_lengths_of_parts_add_up() -> None:

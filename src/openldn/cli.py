@@ -182,7 +182,8 @@ def bench(
         ood_rate: How many images are rejected by systems that know the known classes alone: as many as there
             would be if all classes were equally frequent (prior), or as there are (oracle), which nobody
             knows; the table says so.
-        at_once: Runs at a time, each on its share of the cores (default: one a core).
+        at_once: Runs at a time, each on its share of the cores (default: one a core; one where there is a
+            faster device).
         data_dir: Where named sets are kept (default: $OPENLDN_DATA, else the user's cache).
         out: Folder of the runs (default: runs/bench-DATA).
     """
@@ -199,7 +200,7 @@ def bench(
             images=images,
             oracle=ood_rate == "oracle",
             data_dir=data_dir,
-            at_once=at_once or os.cpu_count() or 1,
+            at_once=at_once,
         )
     )
     _say(f"The runs: {folder}")

@@ -86,6 +86,9 @@ class Rest:
     """A first stage of minutes: known classes against the rest."""
 
     length: Length
+    most_epochs: float = 6.0
+    """However long it may take: after more passes, or `most_images`, it knows by heart who is labelled."""
+    most_images: int = 3_000
     batch: int
     """Images a step."""
     often: float = 3.0
@@ -227,7 +230,7 @@ PRESETS: dict[str, Preset] = {
             growing=True,
         ),
         training=Training(
-            length=Length(epochs=16, images=90_000), batch=200, lr=2e-3, schedule="decay", optimiser="muon"
+            length=Length(epochs=16, images=90_000), batch=100, lr=2e-3, schedule="decay", optimiser="muon"
         ),
         share=0.5,
         mirrored=True,
@@ -343,7 +346,7 @@ STAGES = {
 
 
 def decide(options: Options, *, parts: Sequence[str]) -> Settings:
-    """The preset, changed as the options say, for a system of these parts: one, or a first and a second."""
+    """The preset, changed as the options say, for a system of these parts, one or more."""
     preset = PRESETS[options.preset]
     chosen: dict[str, Any] = {name: getattr(preset, name) for name in STAGES}
     chosen["discover"] = replace(
@@ -354,7 +357,9 @@ def decide(options: Options, *, parts: Sequence[str]) -> Settings:
         **_given(order=options.order, attach=options.attach),
     )
     chosen["closed_world"] = replace(preset.closed_world, **_given(refreshes=options.refreshes))
-    shared = dict(zip(parts, (preset.share, 1 - preset.share) if len(parts) > 1 else (1.0,), strict=True))
+    # What comes before the last part shares alike.
+    before = preset.share / max(1, len(parts) - 1)
+    shared = dict.fromkeys(parts[:-1], before) | {parts[-1]: 1 - before * (len(parts) - 1)}
     if options.epochs is not None or options.budget is not None:
         whole = Length(epochs=options.epochs or 0.0, budget=options.budget)
         for name, stage in chosen.items():

@@ -15,7 +15,8 @@ from openldn.data.problem import Truth
 from openldn.data.sources import arrays, folder
 from openldn.errors import UserError
 from openldn.model import Model
-from openldn.run import SKIPPED, Run, read_json, write_csv
+from openldn.predictors import PREDICTORS
+from openldn.run import SKIPPED, Run, read_json, read_metadata, write_csv
 
 PREDICTIONS = ("image", "label", "confidence", "kind")
 
@@ -120,6 +121,12 @@ def load_model(run: Run, backbone: torch.nn.Module | None = None) -> Model:
     return Model.load(run.path, backbone, on)
 
 
+def _ordered(run: Run) -> bool:
+    """Whether a finished run's known ids are the known classes by themselves."""
+    name = read_metadata(run.path / "model.safetensors").get("predictor", "")
+    return name not in PREDICTORS or PREDICTORS[name]().ordered
+
+
 def _finished(run: Run | str | Path) -> Run:
     """A run that has a model; an error if it has not yet."""
     run = run if isinstance(run, Run) else Run.open(run)
@@ -156,4 +163,5 @@ def _evaluate_csv(run: Run, truth: Path) -> dict[str, Any]:
         n_known=len(known),
         n_classes=len(classes),
         n_ids=len(ids),
+        ordered=_ordered(run),
     )

@@ -12,7 +12,7 @@ from torch import nn
 
 import openldn
 from openldn import count, device, loop, pretrained
-from openldn.config import Length, Options, Settings, decide
+from openldn.config import Options, Settings, decide
 from openldn.data import reading, split
 from openldn.data.pixels import Part
 from openldn.data.problem import Problem, Truth
@@ -181,7 +181,7 @@ def go_on(
         body = stage.backbone or backbone or settings.backbone
         made = new_network(problem, body, stage.n_outputs(problem), on, stage.head)
         made.halved = settings.precision == "bfloat16"
-        made.mirrored = settings.mirrored and problem.flip
+        made.mirrored = settings.mirrored and problem.flip and stage.backbone is None
         return made
 
     def taken_to_its_end(phase: loop.Phase, number: int, **rest: Any) -> Classifier:
@@ -263,8 +263,7 @@ def _count(
     file = run.path / "count.json"
     if not file.exists():
         guess = problem.with_novel(min(problem.n_known, len(problem.unlabelled)))
-        length = settings.discover.length
-        half = Length(epochs=length.epochs / 2, images=length.images // 2)
+        half = settings.discover.length.part(0.5)
         settings = replace(settings, discover=replace(settings.discover, length=half))
         phase = DISCOVER.build(guess, network(guess, DISCOVER, 0), settings)
         phase.name = "count"

@@ -208,10 +208,12 @@ class RejectAndCluster:
             first = outputs.logits.amax(dim=1, keepdim=True)
             others = outputs.logits.scatter(1, outputs.logits.argmax(dim=1, keepdim=True), -torch.inf)
             return first.flatten() - others.logsumexp(dim=1)
-        apart = outputs.z[:, None] - self.state["means"]  # (n, K, d)
-        squared = torch.einsum("nkd,kde,nke->nk", apart, self.state["precision"], apart)
-        volume: Tensor = torch.linalg.slogdet(self.state["precision"])[1]
-        return (0.5 * (volume - squared)).amax(dim=1)
+        density = []
+        for mean, precision in zip(self.state["means"], self.state["precision"], strict=True):
+            apart = outputs.z - mean
+            squared = ((apart @ precision) * apart).sum(dim=1)
+            density.append(0.5 * (torch.linalg.slogdet(precision)[1] - squared))
+        return torch.stack(density).amax(dim=0)
 
 
 def gaussians(outputs: Outputs, y: Tensor, n_known: int, shrink: float = 0.1) -> dict[str, Tensor]:

@@ -17,7 +17,8 @@ from openldn.data import store
 from openldn.errors import UserError
 from openldn.run import Run, read_state
 
-MOST = 100  # files; beyond that the ones not used for longest go
+MOST = 2 * 2**30  # bytes; beyond that the ones not used for longest go
+FORMAT = 1  # raised when a phase that is kept comes to learn something else
 
 
 def folder() -> Path:
@@ -27,7 +28,7 @@ def folder() -> Path:
 
 def key(before: str, **on: Any) -> str:
     """The name of what follows from all that."""
-    return hashlib.sha256(json.dumps([before, on], sort_keys=True).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps([FORMAT, before, on], sort_keys=True).encode()).hexdigest()[:32]
 
 
 def fetch(run: Run, name: str, key: str) -> None:
@@ -60,8 +61,10 @@ def keep(run: Run, name: str, key: str) -> None:
             os.replace(half_made.name, file)
         finally:
             Path(half_made.name).unlink(missing_ok=True)
-        used = sorted(file.parent.glob("*.safetensors"), key=lambda f: f.stat().st_mtime)
-        for old in used[:-MOST]:
-            old.unlink(missing_ok=True)
+        total = 0
+        for old in sorted(file.parent.glob("*.safetensors"), key=lambda f: -f.stat().st_mtime):
+            total += old.stat().st_size
+            if total > MOST and old != file:
+                old.unlink(missing_ok=True)
     except OSError:
         pass

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from openldn import config
@@ -154,12 +155,12 @@ def after(
 
 
 RECIPES: dict[str, Recipe] = {
-    "openldn-uda": Recipe(
-        (DISCOVER, Stage(closed_world(UDA()), "closed_world")), "OpenLDN, closed world by UDA"
-    ),
-    "openldn-mixmatch": Recipe(
-        (DISCOVER, Stage(closed_world(MixMatch()), "closed_world")), "OpenLDN, closed world by MixMatch"
-    ),
+    **{
+        f"openldn-{name}": Recipe(
+            (DISCOVER, Stage(closed_world(method), "closed_world")), f"OpenLDN, closed world by {name}"
+        )
+        for name, method in CLOSED.items()
+    },
     "openldn": Recipe((DISCOVER,), "stage 1 of OpenLDN alone"),
     "rest-refine": Recipe((REST, REFINE), "known classes against the rest, then refined"),
     "rest": Recipe((REST,), "its first stage alone"),
@@ -182,7 +183,7 @@ RECIPES: dict[str, Recipe] = {
     "rankstats": Recipe(
         after(
             SIMCLR,
-            pretrained(Supervised, 0.1, goes_on=True),
+            pretrained(partial(Supervised, frozen=True), 0.1, goes_on=True),
             then=RankStats,
             share=0.4,
             predictor="aligned",

@@ -82,10 +82,16 @@ class Classifier(nn.Module):
             z = self.head.latent(z)
         return Outputs(z, self.head(z))
 
+    @property
+    def passes_each(self) -> float:
+        """Image passes of an image forward and back; back is as far as the backbone is trained."""
+        trained: float = getattr(self.backbone, "trained", 1.0)
+        return 1 + 2 * trained
+
     def trunk(self, x: Tensor) -> Tensor:
         """Features as the backbone gives them.  (n, c, h, w) -> (n, d)"""
         more = torch.is_grad_enabled() or fwd._current_level >= 0  # whoever wants a derivative will get it
-        Passes.count((3 if more else 1) * len(x))
+        Passes.count((self.passes_each if more else 1) * len(x))
         if self.pixels is not None and self.pixels != x.shape[-1]:
             x = F.interpolate(x, (self.pixels, self.pixels), mode="bilinear", antialias=True)
         x = (x - self.mean) / self.std

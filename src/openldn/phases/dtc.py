@@ -57,7 +57,9 @@ class DTC(Method):
     ) -> Mapping[str, Tensor]:
         log_q, log_other = network(torch.cat(batch.u)).logits.log_softmax(dim=1).chunk(2)
         t = self.targets[batch.rows.to(self.targets.device)]
-        weight = self.weight * late(progress, self.until)
+        # Consistency counts from the end of the warm-up on.
+        warm = progress >= self.warm_up
+        weight = self.weight * late(progress - self.warm_up, self.until) if warm else 0.0
         return {
             # The mean runs over images and classes, as the authors' does.
             "unlabelled": F.kl_div(log_q, t, reduction="sum") / t.numel(),
@@ -74,14 +76,14 @@ def start(head: Clusters, z: Tensor, starts: int = 20) -> None:
     e = (z - mean) @ directions.T
     # Where clusters are wide, Student's t is flat: in units of their own spread, it is not.
     seed = int(torch.randint(2**31, ()))
-    centres, clusters = k_means(e, k, seed, starts)
+    centres, clusters = k_means(e, min(k, len(e)), seed, starts)
     scale = max(float((e - centres[clusters]).square().mean().sqrt()), 1e-6)
     with torch.no_grad():
         for p in head.parameters():
             p.zero_()
         head.embed.weight[: len(directions)] = directions / scale
         head.embed.bias.copy_(-head.embed.weight @ mean.to(head.embed.weight))
-        head.centres[:, : len(directions)] = centres.to(head.centres) / scale
+        head.centres[: len(centres), : len(directions)] = centres.to(head.centres) / scale
 
 
 def sharper(q: Tensor) -> Tensor:

@@ -30,9 +30,11 @@ class Rest:
         self.problem, self.network, self.settings = problem, network, settings
         self.optimiser = optimiser(settings.optimiser, network)
         self.n_labelled, self.n_unlabelled = oversampled(problem, settings.batch, settings.often)
-        self.epoch, self.steps = steps_for(
+        self.epoch, steps = steps_for(
             settings.length, len(problem.unlabelled), self.n_unlabelled, cost=3.0 * settings.batch
         )
+        most = max(settings.most_epochs * len(problem.unlabelled), settings.most_images) / self.n_unlabelled
+        self.steps = max(1, min(steps, round(most)))
 
     @property
     def model(self) -> nn.Module:

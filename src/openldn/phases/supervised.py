@@ -8,7 +8,7 @@ from torch import Tensor
 from openldn.data.batches import Batch
 from openldn.data.problem import Problem
 from openldn.nets.classifier import Classifier
-from openldn.phases.training import Method
+from openldn.phases.training import Method, freeze_early
 
 
 class Supervised(Method):
@@ -17,8 +17,10 @@ class Supervised(Method):
     name = "supervised"
     composition = "labelled"
 
-    def __init__(self, problem: Problem, network: Classifier):
+    def __init__(self, problem: Problem, network: Classifier, frozen: bool = False):
         super().__init__()
+        if frozen:  # what SimCLR has made stays
+            freeze_early(network.backbone)
 
     def losses(
         self, network: Classifier, average: Classifier, batch: Batch, progress: float

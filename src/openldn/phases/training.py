@@ -18,6 +18,8 @@ from openldn.nets.ema import MovingAverage
 from openldn.optimisers import optimiser
 from openldn.phases.schedule import learning_rate, proportional, steps_for
 
+TRAINED = 0.25  # of a backbone's multiply-adds that are in its last stage: 0.26 of `small`, 0.24 of ResNet-18
+
 
 class Method(nn.Module):
     """A system's own part. Its parameters are trained, and its buffers kept, with those of the network."""
@@ -36,9 +38,9 @@ class Method(nn.Module):
         """Image passes of a step of l labelled and u unlabelled images: every view forward and backward."""
         return 3.0 * (l * len(self.labelled_views) + u * len(self.unlabelled_views))
 
-    def look_cost(self, problem: Problem) -> float:
-        """Image passes of a look: every unlabelled image forward."""
-        return float(len(problem.unlabelled))
+    def look_cost(self, problem: Problem, network: Classifier) -> float:
+        """Image passes of a look: every unlabelled image forward, and its mirror image."""
+        return float(len(problem.unlabelled) * (2 if network.mirrored else 1))
 
     def losses(
         self, network: Classifier, average: Classifier, batch: Batch, progress: float
@@ -70,16 +72,18 @@ class Training:
             "equal": (settings.batch // 2, settings.batch - settings.batch // 2),
             "proportional": (l, u),
         }[method.composition]
-        looks = method.look_cost(problem) * (2 if network.mirrored else 1) * method.looks
+        look, looks = method.look_cost(problem, network), method.looks
+        if settings.length.budget is not None and looks:  # a fifth of it, at most
+            looks = max(1, min(looks, int(0.2 * settings.length.budget / look)))
         self.epoch, self.steps = steps_for(
             settings.length,
             len(problem.unlabelled),
             u,
-            cost=method.cost(self.n_labelled, self.n_unlabelled),
-            overhead=looks,
+            cost=method.cost(self.n_labelled, self.n_unlabelled) * network.passes_each / 3,
+            overhead=look * looks,
         )
-        if method.looks:
-            self.epoch = math.ceil(self.steps / method.looks)
+        if looks:
+            self.epoch = math.ceil(self.steps / looks)
         self.average = MovingAverage(network, settings.ema_share * self.steps) if method.averaged else None
 
     @property
@@ -131,6 +135,7 @@ def freeze_early(backbone: nn.Module) -> None:
     """What comes before the last stage of a backbone of ours is no longer trained; others are left alone."""
     layers, last = getattr(backbone, "layers", None), getattr(backbone, "last", None)
     if isinstance(layers, nn.Sequential) and isinstance(last, int):
+        backbone.trained = TRAINED  # type: ignore[assignment]
         kept = {*layers[-last:].parameters()}
         for p in backbone.parameters():
             p.requires_grad_(p.requires_grad and p in kept)

@@ -5,6 +5,7 @@ their labels and their temperatures. An image's temperature is how much the aver
 it depends on the view, over the largest there is.
 """
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -13,7 +14,6 @@ from torch import Tensor
 
 from openldn.data.batches import Batch
 from openldn.data.draws import keys_of
-from openldn.data.pixels import Part, pieces
 from openldn.data.problem import Problem
 from openldn.data.views import views
 from openldn.losses import sinkhorn
@@ -42,7 +42,7 @@ class TRSSL(Method):
         """Targets come from a pass of their own, before rows are mixed."""
         return 3.0 * (l + 2 * u) + 2 * u
 
-    def look_cost(self, problem: Problem) -> float:
+    def look_cost(self, problem: Problem, network: Classifier) -> float:
         return float(self.asked * len(problem.unlabelled))
 
     @torch.no_grad()
@@ -51,11 +51,12 @@ class TRSSL(Method):
         if progress == 0:
             return
         rows, where = problem.unlabelled, next(network.parameters()).device
-        spread = []
+        spread, seed = [], int(torch.randint(2**31, ()))
+        at_once = max(1, 2**21 // (self.asked * math.prod(problem.images.shape[1:])))
         with evaluating(network):
-            for part in rows.split(1024):
-                images = torch.cat([*pieces(Part(problem.images, part))])
-                keys = keys_of(round(1e6 * progress), part.numpy())
+            for part in rows.split(at_once):
+                images = problem.images[part]
+                keys = keys_of(seed, part.numpy())
                 made = views(images, ("crop",) * self.asked, self.flip, keys)
                 p = torch.stack([network(view.to(where)).logits.softmax(dim=1) for view in made])
                 chosen = p.mean(dim=0).argmax(dim=1)

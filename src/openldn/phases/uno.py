@@ -48,7 +48,12 @@ class UNO(Method):
 
         def swapped(novel: nn.Module) -> Tensor:
             a, b = torch.cat([known, novel(z)], dim=1).chunk(2)
-            return (swapped_loss(a, b, batch.y) + swapped_loss(b, a, batch.y)) / 2
+            # All classes are equally large, and finer groups parts of them.
+            shares = torch.ones(a.shape[1], device=a.device)
+            shares[known.shape[1] :] = head.out_features - known.shape[1]
+            shares[known.shape[1] :] /= a.shape[1] - known.shape[1]
+            shares /= shares.sum()
+            return (swapped_loss(a, b, batch.y, shares) + swapped_loss(b, a, batch.y, shares)) / 2
 
         guesses = torch.stack([swapped(novel) for novel in head.novel])
         with torch.no_grad():
@@ -58,12 +63,12 @@ class UNO(Method):
         return {"unlabelled": guesses.mean() / 2, "finer": over.mean() / 2}
 
 
-def swapped_loss(said: Tensor, other: Tensor, y: Tensor) -> Tensor:
+def swapped_loss(said: Tensor, other: Tensor, y: Tensor, shares: Tensor | None = None) -> Tensor:
     """Cross-entropy of one view against labels (of the first rows), and Sinkhorn's of the other view.
 
     Logits (n, C) are cosines over 0.1.
     """
     l = len(y)  # noqa: E741
     labels = F.one_hot(y, said.shape[1]).to(said.dtype)
-    made = sinkhorn(0.1 * other[l:].detach())
+    made = sinkhorn(0.1 * other[l:].detach(), shares=shares)
     return F.cross_entropy(said, torch.cat([labels, made]))
