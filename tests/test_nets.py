@@ -231,7 +231,7 @@ def test_infer_is_a_plain_forward_in_evaluation_mode(
         expected = copy.deepcopy(network).eval()(x.float() / 255)
     network.train(training)
     before, given = state(network), x.clone()
-    z, logits = infer(network, x)
+    z, logits, _ = infer(network, x)
     assert torch.allclose(z, expected.z, atol=1e-6)
     assert torch.allclose(logits, expected.logits, atol=1e-6)
     assert not logits.requires_grad
@@ -246,7 +246,7 @@ def test_a_mirrored_network_says_the_mean_of_both_views() -> None:
     assert not torch.allclose(plain.logits, mirror.logits, atol=1e-4)  # else there is nothing to average
     network.mirrored = True
     both = infer(network, x)
-    for a, b, c in zip(plain, mirror, both, strict=True):
+    for a, b, c in zip(plain[:2], mirror[:2], both[:2], strict=True):
         assert torch.allclose((a + b) / 2, c, atol=1e-6)
 
 
@@ -346,3 +346,18 @@ def test_precision_is_what_was_measured_to_be_faster(
     monkeypatch.setattr(device, "matmul_peak", lambda size, seconds, dtype: speed[dtype])
     assert device.precision(torch.device("cpu")) == expected
     assert device.precision(torch.device("mps")) == "float32"
+
+
+@pytest.mark.parametrize("name", ["small", "resnet18"])
+def test_early_features_are_those_before_the_last_stage(name: str) -> None:
+    network = Classifier(build(name, 3, 16), 4, torch.zeros(3), torch.ones(3), 16)
+    x = images(5, channels=3, size=16)
+    network.mirrored = True
+    found = infer(network, x).early
+    body, views = network.backbone.eval(), (x.float() / 255, x.float().flip(3) / 255)
+    with torch.no_grad():
+        first = [body.whiten(view) if name == "small" else view for view in views]
+        expected = [body.layers[: -body.last](view).mean(dim=(2, 3)) for view in first]
+    assert found is not None
+    torch.testing.assert_close(found, (expected[0] + expected[1]) / 2, atol=1e-4, rtol=1e-4)
+    assert not any(m._forward_hooks for m in network.modules())

@@ -72,7 +72,9 @@ def elongated(n: int = 300) -> tuple[Problem, torch.Tensor, torch.Tensor]:
     return problem, torch.from_numpy(z).float(), torch.from_numpy(y)
 
 
-def test_groups_do_not_follow_what_varies_within_known_classes() -> None:
+@pytest.mark.parametrize("early", [False, True])
+def test_groups_do_not_follow_what_varies_within_known_classes(early: bool) -> None:
+    """In features of the stage before the last, if there are any."""
     from sklearn.cluster import KMeans
 
     problem, z, y = elongated()
@@ -82,12 +84,19 @@ def test_groups_do_not_follow_what_varies_within_known_classes() -> None:
 
     def outputs(images: Images) -> Outputs:
         rows = problem.labelled if len(images) == len(problem.labelled) else problem.unlabelled
-        return Outputs(z[rows], logits[rows])
+        return seen(rows)
+
+    def seen(rows: torch.Tensor) -> Outputs:
+        return (
+            Outputs(torch.rand(len(rows), 5), logits[rows], z[rows])
+            if early
+            else Outputs(z[rows], logits[rows])
+        )
 
     predictor = Groups()
     predictor.fit(outputs, problem, seed=0)
     u, true = problem.unlabelled, y[problem.unlabelled].numpy()
-    p = predictor.probabilities(Outputs(z[u], logits[u]))
+    p = predictor.probabilities(seen(u))
     assert torch.allclose(p.sum(dim=1), torch.ones(len(u)), atol=1e-5)
     assert torch.allclose(p.mean(dim=0), shares(problem), atol=3e-3)
     right = matched(confusion(true, p.argmax(1).numpy(), 4, 4)) / len(u)

@@ -167,7 +167,7 @@ class RejectAndCluster:
         self.state: dict[str, Tensor] = {}
 
     def fit(self, outputs: Ask, problem: Problem, seed: int) -> None:
-        z, logits = outputs(Part(problem.images, problem.unlabelled))
+        said = outputs(Part(problem.images, problem.unlabelled))
         self.state = {}
         if self.by != "confidence":
             known, y = outputs(Part(problem.images, problem.labelled)), problem.labels[problem.labelled]
@@ -177,11 +177,11 @@ class RejectAndCluster:
                 means = [known.logits[y == k, -1].mean() for k in range(problem.n_known)]
                 self.state = {"usual": torch.stack(means)}
         rate = 1 - float(shares(problem)[: problem.n_known].sum()) if self.rate is None else self.rate
-        n_reject = min(max(round(rate * len(z)), problem.n_novel), len(z))
-        likely = self._likely(Outputs(z, logits))
+        n_reject = min(max(round(rate * len(said.z)), problem.n_novel), len(said.z))
+        likely = self._likely(said)
         unsure = likely.argsort()[:n_reject]
         self.state["threshold"] = likely[unsure[-1]].clone()
-        self.state["centres"], _ = k_means(F.normalize(z[unsure], dim=1), problem.n_novel, seed)
+        self.state["centres"], _ = k_means(F.normalize(said.z[unsure], dim=1), problem.n_novel, seed)
 
     def fits(self, state: Mapping[str, Tensor], n_outputs: int, n_known: int, n_novel: int) -> bool:
         more = {"confidence": set[str](), "weight": {"usual"}, "density": {"means", "precision"}}[self.by]
@@ -218,7 +218,7 @@ class RejectAndCluster:
 
 def gaussians(outputs: Outputs, y: Tensor, n_known: int, shrink: float = 0.1) -> dict[str, Tensor]:
     """Mean and precision of each class's features (K, d), (K, d, d), of images that are classified right."""
-    z, said = outputs
+    z, said = outputs.z, outputs.logits
     right = said[:, :n_known].argmax(dim=1) == y
     means, precision = [], []
     for k in range(n_known):
@@ -235,10 +235,11 @@ def gaussians(outputs: Outputs, y: Tensor, n_known: int, shrink: float = 0.1) ->
 class Groups:
     """For networks that tell known classes from the rest: the rest is grouped by k-means.
 
-    Features are first made such that each known class is round (as in Fisher's discriminant analysis): what
-    varies within the known classes likely varies within the novel ones too, and should not divide them.
-    In the end each class is given its share of the unlabelled images, and from then on all are taken to be
-    alike frequent, as they are among all images.
+    Features are those of the stage before the last, where there are any: the last one is about what tells the
+    known classes apart, and mixes others. They are first made such that each known class is round (as in
+    Fisher's discriminant analysis): what varies within the known classes likely varies within the novel ones
+    too, and should not divide them. In the end each class is given its share of the unlabelled images, and
+    from then on all are taken to be alike frequent, as they are among all images.
     """
 
     ordered = True
@@ -247,16 +248,18 @@ class Groups:
         self.state: dict[str, Tensor] = {}
 
     def fit(self, outputs: Ask, problem: Problem, seed: int) -> None:
-        z, _ = outputs(Part(problem.images, problem.labelled))
-        y, (u, logits) = problem.labels[problem.labelled], outputs(Part(problem.images, problem.unlabelled))
+        labelled, said = (
+            outputs(Part(problem.images, rows)) for rows in (problem.labelled, problem.unlabelled)
+        )
+        y, logits = problem.labels[problem.labelled], said.logits
         wanted = shares(problem)
         share = wanted[: problem.n_known].sum()
-        self.state = {"share": share, **_round(z, y)}
-        n_novel_images = max(problem.n_novel, round(len(u) * (1 - float(share))))
+        self.state = {"share": share, **_round(_early(labelled), y)}
+        n_novel_images = max(problem.n_novel, round(len(logits) * (1 - float(share))))
         novel = rest.known(logits, share).sum(dim=1).argsort()[:n_novel_images]
-        self.state["centres"], _ = k_means(self._features(u)[novel], problem.n_novel, seed)
+        self.state["centres"], _ = k_means(self._features(said)[novel], problem.n_novel, seed)
         self.state["shift"] = torch.zeros_like(wanted)
-        self.state["shift"] = even(self.probabilities(Outputs(u, logits)).log(), wanted)
+        self.state["shift"] = even(self.probabilities(said).log(), wanted)
 
     def fits(self, state: Mapping[str, Tensor], n_outputs: int, n_known: int, n_novel: int) -> bool:
         return (
@@ -270,13 +273,17 @@ class Groups:
     def probabilities(self, outputs: Outputs) -> Tensor:
         known = rest.known(outputs.logits, self.state["share"])
         # Squared distances of unit vectors are at most 4: a temperature makes the nearest stand out.
-        distance = torch.cdist(self._features(outputs.z), self.state["centres"]).square()
+        distance = torch.cdist(self._features(outputs), self.state["centres"]).square()
         novel = (1 - known.sum(dim=1, keepdim=True)) * (-distance / 0.1).softmax(dim=1)
         p = torch.cat([known, novel], dim=1).clamp_min(1e-8)
         return (p.log() + self.state["shift"]).softmax(dim=1)
 
-    def _features(self, z: Tensor) -> Tensor:
-        return F.normalize((z - self.state["mean"]) @ self.state["round"], dim=1)
+    def _features(self, outputs: Outputs) -> Tensor:
+        return F.normalize((_early(outputs) - self.state["mean"]) @ self.state["round"], dim=1)
+
+
+def _early(outputs: Outputs) -> Tensor:
+    return outputs.z if outputs.early is None else outputs.early
 
 
 def _round(z: Tensor, y: Tensor, shrink: float = 0.03) -> dict[str, Tensor]:

@@ -15,11 +15,22 @@ from openldn.errors import UserError
 from openldn.nets.heads import HEADS, Head, Ladder
 
 
-class Outputs(NamedTuple):
-    """What a network says of n images: features z (n, d) and logits (n, C)."""
+class Made(NamedTuple):
+    """What a pass of n images makes: features z (n, d) and logits (n, C)."""
 
     z: Tensor
     logits: Tensor
+
+
+class Outputs(NamedTuple):
+    """The same of many images, and features of the stage before the last, if the backbone is one of ours.
+
+    These know less of the known classes, and so more of others.
+    """
+
+    z: Tensor
+    logits: Tensor
+    early: Tensor | None = None
 
 
 Says = Callable[[Images], Tensor]  # class probabilities (n, C) of images
@@ -76,11 +87,11 @@ class Classifier(nn.Module):
         self.head_name = head
         self.head: Head | nn.Linear = HEADS[head](width(backbone, len(mean), size), n_outputs, n_known)
 
-    def forward(self, x: Tensor) -> Outputs:
+    def forward(self, x: Tensor) -> Made:
         z = self.trunk(x)
         if isinstance(self.head, Ladder):
             z = self.head.latent(z)
-        return Outputs(z, self.head(z))
+        return Made(z, self.head(z))
 
     @property
     def passes_each(self) -> float:
@@ -129,15 +140,31 @@ def infer(network: nn.Module, images: Images) -> Outputs:
     """
     device = next(network.parameters()).device
     twice = getattr(network, "mirrored", False)
-    parts = list[Outputs]()
-    with evaluating(network):
+    parts = list[tuple[Tensor, ...]]()
+    with evaluating(network), _early(network) as early:
         for piece in pieces(images, 2**21):
             x = piece.to(device).float().div_(255)
-            says: Outputs = network(x)
-            if twice:
-                says = Outputs(*((a + b) / 2 for a, b in zip(says, network(x.flip(3)), strict=True)))
-            parts.append(says)
-    return Outputs(torch.cat([p.z for p in parts]).cpu(), torch.cat([p.logits for p in parts]).cpu())
+            asked = (x, x.flip(3)) if twice else (x,)
+            said = [(*network(view), *early[-1:]) for view in asked]
+            parts.append(tuple(sum(same) / len(same) for same in zip(*said, strict=True)))
+            early.clear()
+    return Outputs(*(torch.cat(same).cpu() for same in zip(*parts, strict=True)))
+
+
+@contextmanager
+def _early(network: nn.Module) -> Iterator[list[Tensor]]:
+    """Within, what comes out of the stage before the last of a backbone of ours, pass by pass, pooled."""
+    seen = list[Tensor]()
+    backbone = getattr(network, "backbone", None)
+    layers, last = getattr(backbone, "layers", None), getattr(backbone, "last", None)
+    if not isinstance(layers, nn.Sequential) or not isinstance(last, int):
+        yield seen
+        return
+    hook = layers[-last - 1].register_forward_hook(lambda _, __, made: seen.append(made.mean(dim=(2, 3))))
+    try:
+        yield seen
+    finally:
+        hook.remove()
 
 
 @contextmanager
