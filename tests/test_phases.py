@@ -13,7 +13,6 @@ import torch
 import toy
 from openldn import count, loop, pipeline
 from openldn.config import Options, decide
-from openldn.data.batches import Batches
 from openldn.data.pixels import Images
 from openldn.data.problem import Problem, Truth
 from openldn.errors import Diverged, OpenLDNWarning
@@ -64,19 +63,6 @@ def phases(method: str, problem: Problem, **choices: Any) -> list[loop.Phase]:
         return new_network(problem, body, stage.n_outputs(problem), CPU, stage.head)
 
     return [stage.build(problem, network(stage), settings) for stage in recipe(method).stages]
-
-
-def batch(phase: loop.Phase) -> Any:
-    torch.manual_seed(1)
-    return Batches(
-        phase.problem,
-        n_labelled=phase.n_labelled,
-        n_unlabelled=phase.n_unlabelled,
-        labelled_views=phase.labelled_views,
-        unlabelled_views=phase.unlabelled_views,
-        seed=(0,),
-        device=CPU,
-    )[0]
 
 
 @EVERY
@@ -136,7 +122,7 @@ def test_state_survives_the_round_trip(method: str, tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", {}, {})
     for phase, fresh in zip(phases(method, problem), phases(method, problem, seed=5), strict=True):
         for progress in (0.0, 0.5):
-            seen = batch(phase)
+            seen = toy.batch(phase)
             losses = phase.step(seen, progress)
             phase.optimiser.zero_grad()
             torch.stack([*losses.values()]).sum().backward()
@@ -172,7 +158,7 @@ def test_unlabelled_images_move_the_network(method: str) -> None:
         if isinstance(phase, ClosedWorld):  # a teacher that has not drifted away teaches nothing
             with torch.no_grad():
                 phase.average.network.head.weight.add_(0.1 * torch.randn(phase.network.head.weight.shape))
-        seen = batch(phase)
+        seen = toy.batch(phase)
         for view in seen.u:
             view.requires_grad_()
         losses = phase.step(seen, 0.5)
@@ -303,7 +289,7 @@ def test_a_collapsed_similarity_net_is_visible() -> None:
     with torch.no_grad():
         for w in phase.similarity.parameters():
             w.zero_()
-    phase.step(batch(phase), 1 / phase.steps)  # not a step at which Ω is updated
+    phase.step(toy.batch(phase), 1 / phase.steps)  # not a step at which Ω is updated
     figures = phase.figures()
     assert figures["similarity_spread"] < 1e-6
     assert figures["similarity_auc"] == 0.5
@@ -367,7 +353,7 @@ def test_nothing_novel_predicted_is_a_warning_not_a_crash(tmp_path: Path) -> Non
         phase.network.head.bias.copy_(torch.tensor([9.0] + [0.0] * (problem.n_classes - 1)))
     with pytest.warns(OpenLDNWarning, match="no image was predicted to be novel"):
         phase.begin(lambda images: infer(phase.network, images).logits.softmax(dim=1))
-    losses = phase.step(batch(phase), 0.0)
+    losses = phase.step(toy.batch(phase), 0.0)
     assert all(torch.isfinite(loss) for loss in losses.values())
 
 

@@ -16,7 +16,6 @@ from torch.func import functional_call
 import toy
 from openldn import cli, pipeline, pretrained
 from openldn.config import Length, Options, decide
-from openldn.data.batches import Batch, Batches
 from openldn.data.problem import Problem
 from openldn.errors import UserError
 from openldn.k_means import semi_supervised
@@ -207,18 +206,6 @@ def phase_of(method: str, problem: Problem, **changes: Any) -> Training:
     return phase
 
 
-def batch_of(phase: Training) -> Batch:
-    return Batches(
-        phase.problem,
-        n_labelled=phase.n_labelled,
-        n_unlabelled=phase.n_unlabelled,
-        labelled_views=phase.labelled_views,
-        unlabelled_views=phase.unlabelled_views,
-        seed=(0,),
-        device=CPU,
-    )[0]
-
-
 def test_dtc_begins_with_k_means_and_keeps_its_targets_while_warming_up() -> None:
     problem, _ = split(noise=8.0)
     phase = phase_of("dtc", problem)
@@ -262,7 +249,7 @@ def test_ds3l_improves_its_weights_by_the_exact_gradient() -> None:
     assert isinstance(method, DS3L)
     head = network.head
     assert isinstance(head, Weighted)
-    seen = batch_of(phase)
+    seen = toy.batch(phase)
     rows, y = torch.cat([*seen.x, *seen.u]).double(), seen.y
     l, u, weight = len(y), len(seen.rows), 3.0  # noqa: E741
 
@@ -303,7 +290,7 @@ def test_ds3l_leaves_the_weights_to_their_own_optimiser() -> None:
     phase.method.every = 10**9  # type: ignore[assignment]
     phase.method.step = 1  # type: ignore[assignment]
     before = [p.clone() for p in head.weigh.parameters()]
-    losses = phase.step(batch_of(phase), 0.5)
+    losses = phase.step(toy.batch(phase), 0.5)
     torch.stack([*losses.values()]).sum().backward()
     phase.optimiser.step(0.1)
     assert all(torch.equal(a, b) for a, b in zip(before, head.weigh.parameters(), strict=True))

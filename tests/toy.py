@@ -7,7 +7,9 @@ import torch
 from PIL import Image
 from torch import nn
 
+from openldn.data.batches import Batch, Batches
 from openldn.data.problem import LabelledSet
+from openldn.loop import Phase
 
 
 def backbone() -> nn.Module:
@@ -66,3 +68,17 @@ def write_folder(folder: Path, n_classes: int = 4, n_known: int = 2, per_class: 
         if not labelled:
             truth[name] = f"class-{k}"
     return truth
+
+
+def batch(phase: Phase) -> Batch:
+    """The first batch that a phase would see."""
+    torch.manual_seed(1)
+    return Batches(
+        phase.problem,
+        n_labelled=phase.n_labelled,
+        n_unlabelled=phase.n_unlabelled,
+        labelled_views=phase.labelled_views,
+        unlabelled_views=phase.unlabelled_views,
+        seed=(0,),
+        device=torch.device("cpu"),
+    )[0]

@@ -30,6 +30,11 @@ class Batch(NamedTuple):
     u: tuple[Tensor, ...]  # each (u, c, h, w)
     rows: Tensor  # (u,) rows of the Problem
 
+    @property
+    def views(self) -> tuple[Tensor, ...]:
+        """Each view of all images, labelled ones first, if both kinds have as many.  (l + u, c, h, w) each"""
+        return tuple(torch.cat([x, u]) for x, u in zip(self.x, self.u, strict=True))
+
 
 class Stream:
     """An endless row of shuffled passes over `rows`, cut into batches."""

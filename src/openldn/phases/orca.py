@@ -45,7 +45,7 @@ class ORCA(Method):
         self, network: Classifier, average: Classifier, batch: Batch, progress: float
     ) -> Mapping[str, Tensor]:
         y, l = batch.y, len(batch.y)  # noqa: E741
-        one, other = (torch.cat([x, u]) for x, u in zip(batch.x, batch.u, strict=True))
+        one, other = batch.views
         z, logits = network(torch.cat([one, other]))
         z, logits = z[: len(one)], logits.view(2, len(one), -1)
         p, q = logits.softmax(dim=2)

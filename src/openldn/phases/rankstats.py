@@ -37,7 +37,7 @@ class RankStats(Method):
         self, network: Classifier, average: Classifier, batch: Batch, progress: float
     ) -> Mapping[str, Tensor]:
         y, l = batch.y, len(batch.y)  # noqa: E741
-        one, other = (torch.cat([x, u]) for x, u in zip(batch.x, batch.u, strict=True))
+        one, other = batch.views
         z, logits = network(torch.cat([one, other]))
         known = self.known(z)
         p1, q1 = known.softmax(dim=1).chunk(2)

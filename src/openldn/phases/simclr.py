@@ -31,6 +31,5 @@ class SimCLR(Method):
     def losses(
         self, network: Classifier, average: Classifier, batch: Batch, progress: float
     ) -> Mapping[str, Tensor]:
-        one, other = (torch.cat([x, u]) for x, u in zip(batch.x, batch.u, strict=True))
-        a, b = self.projector(network(torch.cat([one, other])).z).chunk(2)
+        a, b = self.projector(network(torch.cat(batch.views)).z).chunk(2)
         return {"unlabelled": contrast(a, b, temperature=0.1)}

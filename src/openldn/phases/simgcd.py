@@ -39,7 +39,7 @@ class SimGCD(Method):
         self, network: Classifier, average: Classifier, batch: Batch, progress: float
     ) -> Mapping[str, Tensor]:
         y, l = batch.y, len(batch.y)  # noqa: E741
-        one, other = (torch.cat([x, u]) for x, u in zip(batch.x, batch.u, strict=True))
+        one, other = batch.views
         z, logits = network(torch.cat([one, other]))
         a, b = self.projector(z).chunk(2)
         temperature = self.first + (self.last - self.first) * ramp(progress, self.until)

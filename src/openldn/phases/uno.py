@@ -42,8 +42,7 @@ class UNO(Method):
     ) -> Mapping[str, Tensor]:
         head = network.head
         assert isinstance(head, Concatenated)
-        one, other = (torch.cat([x, u]) for x, u in zip(batch.x, batch.u, strict=True))
-        z = network(torch.cat([one, other])).z
+        z = network(torch.cat(batch.views)).z
         known = head.known(z)
 
         def swapped(novel: nn.Module) -> Tensor:
