@@ -3,6 +3,7 @@
 import csv
 import math
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from torch.func import functional_call
 
 import toy
 from openldn import cli, pipeline, pretrained
-from openldn.config import Length, Options, decide
+from openldn.config import Length, Options, Precision, decide
 from openldn.data.problem import Problem
 from openldn.errors import UserError
-from openldn.k_means import semi_supervised
+from openldn.k_means import even_k_means, k_means, semi_supervised
 from openldn.losses import contrast, sinkhorn, supervised_contrast
 from openldn.model import Model, new_network
 from openldn.nets.classifier import Outputs, infer, statistics_frozen
@@ -367,6 +368,34 @@ def test_semi_supervised_k_means_keeps_labelled_images_in_their_class() -> None:
     torch.testing.assert_close(centres[0], z[mine].mean(dim=0), atol=1e-4, rtol=1e-4)
 
 
+def test_even_k_means_does_not_cut_what_spreads_widely() -> None:
+    """One wide class and two narrow ones close to each other: plain k-means cuts the one, joins the others."""
+    torch.manual_seed(0)
+    wide = torch.randn(200, 2) * torch.tensor([0.1, 3.0])
+    narrow = [torch.tensor([5.0, 0.0 + 1.5 * k]) + 0.1 * torch.randn(200, 2) for k in range(2)]
+    z, truth = torch.cat([wide, *narrow]), torch.arange(3).repeat_interleave(200)
+
+    def right(clusters: Tensor) -> float:
+        counts = np.array([[int(((clusters == c) & (truth == k)).sum()) for c in range(3)] for k in range(3)])
+        return max(sum(counts[k, order[k]] for k in range(3)) for order in permutations(range(3))) / len(z)
+
+    assert right(k_means(z, 3, seed=0)[1]) < 0.8
+    centres = even_k_means(z, 3, seed=0, temperature=0.5)
+    # By loops: every image is shared out among centres, which are the means of what they get, in equal parts.
+    near = [[math.exp(-float((row - c).square().sum()) / 0.5) for c in centres] for row in z]
+    shared = torch.tensor(near, dtype=torch.float64)
+    for _ in range(500):
+        shared = shared / shared.sum(dim=0) * 200
+        shared = shared / shared.sum(dim=1, keepdim=True)
+    torch.testing.assert_close((shared.T @ z.double() / 200).float(), centres, atol=0.1, rtol=0)
+    assert right(shared.argmax(dim=1)) > 0.99
+    assert torch.equal(centres, even_k_means(z, 3, seed=0, temperature=0.5))
+
+
+def test_even_k_means_survives_copies_of_one_image() -> None:
+    assert torch.isfinite(even_k_means(torch.ones(12, 3), 4, seed=0, temperature=0.1)).all()
+
+
 def test_semi_supervised_k_means_survives_copies_of_one_image() -> None:
     z, labels = torch.ones(12, 3), torch.tensor([0, 1] + [-1] * 10)
     assert torch.isfinite(semi_supervised(z, labels, 2, 4, seed=0)).all()
@@ -465,11 +494,15 @@ def test_systems_are_named_and_combined() -> None:
             recipe(name)
 
 
-@pytest.mark.parametrize("method", ["dtc", "uno", "orca", "ds3l", "cgdl", "gcd", "k-means"])
-def test_models_come_back(method: str, tmp_path: Path) -> None:
-    """With heads and predictors of their own."""
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "method", ["dtc", "uno", "orca", "ds3l", "cgdl", "gcd", "k-means", "trssl", "simgcd", "rest-refine"]
+)
+def test_models_come_back(method: str, precision: Precision, tmp_path: Path) -> None:
+    """With heads and predictors of their own, in either precision."""
     problem, truth = split()
-    options = Options(method=method, epochs=2, novel=3, device="cpu")
+    epochs = 2 if precision == "float32" else 0.5
+    options = Options(method=method, epochs=epochs, novel=3, device="cpu", precision=precision)
     run = pipeline.start(problem, truth, options, {"kind": "arrays"}, tmp_path / "run", quiet=True)
     model = Model.load(run.path)
     p = model.probabilities(problem.images)

@@ -1,4 +1,4 @@
-"""k-means, and k-means in which labelled images stay in their class."""
+"""k-means; with clusters of one size; and with labelled images that stay in their class."""
 
 import math
 import warnings
@@ -6,6 +6,8 @@ import warnings
 import numpy as np
 import torch
 from torch import Tensor
+
+from openldn.balance import shift
 
 
 def k_means(z: Tensor, k: int, seed: int, starts: int = 10) -> tuple[Tensor, Tensor]:
@@ -22,6 +24,53 @@ def k_means(z: Tensor, k: int, seed: int, starts: int = 10) -> tuple[Tensor, Ten
     return torch.from_numpy(found.cluster_centers_).float(), torch.from_numpy(found.labels_).long()
 
 
+def even_k_means(
+    z: Tensor,
+    k: int,
+    seed: int,
+    temperature: float,
+    starts: int = 10,
+    rounds: int = 100,
+    most: int = 10_000,
+) -> Tensor:
+    """Centres (k, d) of clusters that are equally large, of features z (n, d); the best of several starts.
+
+    An image belongs to clusters by e^(-d²/temperature) of its distance d, times what makes all clusters
+    alike large. So a class that spreads widely is not cut in two to join two narrow ones, as is best for
+    plain k-means. Of more than `most` images, so many evenly from all are looked at.
+    """
+    rng = np.random.default_rng([seed, 0xE7E])
+    z = z[:: -(-len(z) // most)]
+    best, least = z[:0], math.inf
+    for _ in range(starts):
+        centres, even = far_apart(z, z[:0], k, rng), z.new_zeros(k)
+        for _ in range(rounds):
+            squared = torch.cdist(z, centres).square()
+            even = even + shift(even - squared / temperature, z.new_full((k,), 1 / k), rounds=5)
+            q = (even - squared / temperature).softmax(dim=1)
+            moved = (q.T @ z) / q.sum(dim=0).clamp_min(1e-12)[:, None]
+            still = float((moved - centres).norm()) < 1e-4
+            centres = moved
+            if still:
+                break
+        # What the two updates lower: distances, less what it is worth to leave open where an image belongs.
+        total = float((q * (squared + temperature * q.clamp_min(1e-12).log())).sum())
+        if total < least:
+            best, least = centres, total
+    return best
+
+
+def far_apart(z: Tensor, centres: Tensor, k: int, rng: np.random.Generator) -> Tensor:
+    """Centres (k, d): the given ones, then rows of z, likely ones far from all that are there (k-means++)."""
+    while len(centres) < k:
+        likely = None
+        if len(centres):
+            distance = torch.cdist(z, centres).square().amin(dim=1).double().numpy()
+            likely = distance / distance.sum() if distance.sum() > 0 else None
+        centres = torch.cat([centres, z[rng.choice(len(z), p=likely)][None]])
+    return centres
+
+
 def semi_supervised(
     z: Tensor, labels: Tensor, n_known: int, n_classes: int, seed: int, starts: int = 10, rounds: int = 100
 ) -> Tensor:
@@ -35,11 +84,7 @@ def semi_supervised(
     means = torch.stack([z[labels == k].mean(dim=0) for k in range(n_known)])
     best, least = means, math.inf
     for _ in range(starts):
-        centres = means
-        while len(centres) < n_classes:
-            distance = torch.cdist(z[rows], centres).square().amin(dim=1).double().numpy()
-            likely = distance / distance.sum() if distance.sum() > 0 else None
-            centres = torch.cat([centres, z[rows[rng.choice(len(rows), p=likely)]][None]])
+        centres = far_apart(z[rows], means, n_classes, rng)
         for _ in range(rounds):
             squared = torch.cdist(z, centres).square()
             nearest = torch.where(given, labels, squared.argmin(dim=1))

@@ -12,11 +12,12 @@ from openldn import rest
 from openldn.balance import even, shares
 from openldn.data.pixels import Images, Part
 from openldn.data.problem import Problem
-from openldn.k_means import k_means, semi_supervised
+from openldn.k_means import even_k_means, k_means, semi_supervised
 from openldn.metrics import confusion, match
 from openldn.nets.classifier import Outputs
 
 Ask = Callable[[Images], Outputs]
+NEAR = 0.1  # squared distances of unit vectors are at most 4: this temperature makes the nearest stand out
 
 
 class Predictor(Protocol):
@@ -233,7 +234,7 @@ def gaussians(outputs: Outputs, y: Tensor, n_known: int, shrink: float = 0.1) ->
 
 
 class Groups:
-    """For networks that tell known classes from the rest: the rest is grouped by k-means.
+    """For networks that tell known classes from the rest: the rest is grouped, by k-means with even groups.
 
     Features are those of the stage before the last, where there are any: the last one is about what tells the
     known classes apart, and mixes others. They are first made such that each known class is round (as in
@@ -257,7 +258,7 @@ class Groups:
         self.state = {"share": share, **_round(_early(labelled), y)}
         n_novel_images = max(problem.n_novel, round(len(logits) * (1 - float(share))))
         novel = rest.known(logits, share).sum(dim=1).argsort()[:n_novel_images]
-        self.state["centres"], _ = k_means(self._features(said)[novel], problem.n_novel, seed)
+        self.state["centres"] = even_k_means(self._features(said)[novel], problem.n_novel, seed, NEAR)
         self.state["shift"] = torch.zeros_like(wanted)
         self.state["shift"] = even(self.probabilities(said).log(), wanted)
 
@@ -272,9 +273,8 @@ class Groups:
 
     def probabilities(self, outputs: Outputs) -> Tensor:
         known = rest.known(outputs.logits, self.state["share"])
-        # Squared distances of unit vectors are at most 4: a temperature makes the nearest stand out.
         distance = torch.cdist(self._features(outputs), self.state["centres"]).square()
-        novel = (1 - known.sum(dim=1, keepdim=True)) * (-distance / 0.1).softmax(dim=1)
+        novel = (1 - known.sum(dim=1, keepdim=True)) * (-distance / NEAR).softmax(dim=1)
         p = torch.cat([known, novel], dim=1).clamp_min(1e-8)
         return (p.log() + self.state["shift"]).softmax(dim=1)
 

@@ -160,7 +160,11 @@ def _early(network: nn.Module) -> Iterator[list[Tensor]]:
     if not isinstance(layers, nn.Sequential) or not isinstance(last, int):
         yield seen
         return
-    hook = layers[-last - 1].register_forward_hook(lambda _, __, made: seen.append(made.mean(dim=(2, 3))))
+
+    def pooled(_: nn.Module, __: object, made: Tensor) -> None:
+        seen.append(made.float().mean(dim=(2, 3)))
+
+    hook = layers[-last - 1].register_forward_hook(pooled)
     try:
         yield seen
     finally:
