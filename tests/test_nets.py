@@ -67,7 +67,8 @@ def test_backbones_give_features(name: str, size: int, channels: int) -> None:
     with torch.no_grad():
         z = backbone(torch.rand(2, channels, size, size))
     assert z.shape == (2, backbone.out_features)
-    widths = {"small": 64 if size < 16 else 128, "resnet18": 512, "resnet50": 2048}
+    small = 64 if size < 16 else 128
+    widths = {"small": small, "medium": 2 * small, "resnet18": 512, "resnet50": 2048}
     assert backbone.out_features == widths.get(name, channels * size**2)
     assert bool(z.isfinite().all())
     assert not torch.equal(z[0], z[1])
@@ -145,7 +146,7 @@ def test_blocks_add_their_shortcut(block: type[Basic | Bottleneck], stride: int)
 
 
 def test_an_unknown_backbone_is_refused() -> None:
-    with pytest.raises(UserError, match="small, resnet18, resnet50"):
+    with pytest.raises(UserError, match="small, medium, resnet18, resnet50"):
         build("vgg", 3, 32)
 
 

@@ -369,7 +369,7 @@ def test_semi_supervised_k_means_keeps_labelled_images_in_their_class() -> None:
 
 
 def test_even_k_means_does_not_cut_what_spreads_widely() -> None:
-    """One wide class and two narrow ones close to each other: plain k-means cuts the one, joins the others."""
+    """A wide class, and two narrow ones close to each other: plain k-means cuts the one, joins the others."""
     torch.manual_seed(0)
     wide = torch.randn(200, 2) * torch.tensor([0.1, 3.0])
     narrow = [torch.tensor([5.0, 0.0 + 1.5 * k]) + 0.1 * torch.randn(200, 2) for k in range(2)]

@@ -262,7 +262,7 @@ class Options:
     precision: Precision | None = None
     """In which numbers networks compute: float32, or bfloat16 (default: what is faster on the machine)."""
     backbone: str | None = None
-    """small, resnet18 or resnet50."""
+    """small, medium (twice as wide, four times as slow), resnet18 or resnet50."""
     size: int | None = None
     """Pixels that images from files are brought to (default: chosen from the images, at most 32 in the
     fast preset, but square ones that are all alike stay as they are up to 64)."""

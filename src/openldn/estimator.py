@@ -34,8 +34,8 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     n_novel: how many novel classes there are, or "auto" to estimate it.
     closed_world: stage 2: "mixmatch", "uda", "fixmatch", "mean-teacher", or None for stage 1 alone.
-    backbone: "small", "resnet18", "resnet50", or a module that maps images to features (n, d); a copy
-        is trained, all of it in training mode, each stage from the weights it came with.
+    backbone: "small", "medium", "resnet18", "resnet50", or a module that maps images to features (n, d); a
+        copy is trained, all of it in training mode, each stage from the weights it came with.
     preset: "fast" (minutes on a CPU) or "paper" (the paper's settings and lengths).
     device: "auto", "cpu", "cuda" or "mps".
     epochs: passes over the unlabelled images in all (default: the preset's).

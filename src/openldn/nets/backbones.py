@@ -5,6 +5,7 @@ to 96 the same and a max-pool, above that the usual 7x7 convolution at half reso
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -30,14 +31,15 @@ class SmallNet(nn.Module):
     Of the whitening only the bias is learned.
     It follows Jordan's networks for CIFAR-10 (2024) in what makes them learn fast: the whitening, pooling
     before normalising, convolutions that begin as the identity. Three blocks, two below 16 pixels. At 32
-    pixels a forward pass is 33 million multiply-adds; ResNet-18 has 17 times as many.
+    pixels a forward pass is 33 million multiply-adds; ResNet-18 has 17 times as many. `wide` times as many
+    channels make it wide² times as slow.
     """
 
-    def __init__(self, channels: int, size: int):
+    def __init__(self, channels: int, size: int, wide: int = 1):
         super().__init__()
         self.whiten = nn.Conv2d(channels, 2 * 4 * channels, kernel_size=2)
         self.whiten.weight.requires_grad_(False)
-        widths = (32, 64) if size < 16 else (32, 128, 128)
+        widths = [wide * width for width in ((32, 64) if size < 16 else (32, 128, 128))]
         blocks = list[nn.Module]()
         for width_in, width in zip((self.whiten.out_channels, *widths), widths, strict=False):
             blocks += [_identity(width_in, width), nn.MaxPool2d(2), nn.BatchNorm2d(width), nn.ReLU()]
@@ -158,6 +160,7 @@ class Pixels(nn.Flatten):
 
 BACKBONES: dict[str, Callable[[int, int], nn.Module]] = {
     "small": SmallNet,
+    "medium": partial(SmallNet, wide=2),
     "resnet18": lambda channels, size: ResNet(channels, size, Basic, (2, 2, 2, 2)),
     "resnet50": lambda channels, size: ResNet(channels, size, Bottleneck, (3, 4, 6, 3)),
     "pixels": Pixels,
