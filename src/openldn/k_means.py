@@ -28,7 +28,7 @@ def even_k_means(
     z: Tensor,
     k: int,
     seed: int,
-    temperature: float,
+    temperature: float = 0.05,
     starts: int = 10,
     rounds: int = 100,
     most: int = 10_000,
@@ -37,7 +37,8 @@ def even_k_means(
 
     An image belongs to clusters by e^(-d²/temperature) of its distance d, times what makes all clusters
     alike large. So a class that spreads widely is not cut in two to join two narrow ones, as is best for
-    plain k-means. Of more than `most` images, so many evenly from all are looked at.
+    plain k-means. At a higher temperature clusters run together; 0.05 is for features of length one. Of
+    more than `most` images, so many evenly from all are looked at.
     """
     rng = np.random.default_rng([seed, 0xE7E])
     z = z[:: -(-len(z) // most)]

@@ -258,7 +258,7 @@ class Groups:
         self.state = {"share": share, **_round(_early(labelled), y)}
         n_novel_images = max(problem.n_novel, round(len(logits) * (1 - float(share))))
         novel = rest.known(logits, share).sum(dim=1).argsort()[:n_novel_images]
-        self.state["centres"] = even_k_means(self._features(said)[novel], problem.n_novel, seed, NEAR)
+        self.state["centres"] = even_k_means(self._features(said)[novel], problem.n_novel, seed)
         self.state["shift"] = torch.zeros_like(wanted)
         self.state["shift"] = even(self.probabilities(said).log(), wanted)
 
