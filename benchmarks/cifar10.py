@@ -1,6 +1,7 @@
 """CIFAR-10 against the clock: the paper's split, the fast preset, stage by stage.
 
-    python benchmarks/cifar10.py --data-dir DIR [--method rest-refine] [--seeds 3] [--at-once 2]
+    python benchmarks/cifar10.py --data-dir DIR [--method rest-refine] [--backbone small] [--seeds 3]
+        [--at-once 2]
 
 Half of the classes known; half of their images labelled (every seed) and a tenth (seed 0); and the ceiling,
 the same network trained by all labels for as long. Test images, last step. Every run is kept and goes on
@@ -30,7 +31,7 @@ from openldn.config import PRESETS
 from openldn.data import sources
 from openldn.data.batches import Batches
 from openldn.data.problem import Problem
-from openldn.device import keep_freed_memory, matmul_peak, pick
+from openldn.device import keep_freed_memory, matmul_peak, pick, precision
 from openldn.model import new_network
 from openldn.nets.classifier import infer
 from openldn.optimisers import optimiser
@@ -46,6 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data-dir")
     parser.add_argument("--method", default="rest-refine")
+    parser.add_argument("--backbone", default=PRESETS["fast"].backbone)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--at-once", type=int, default=1, help="runs at a time, each on its share of cores")
     parser.add_argument(
@@ -55,12 +57,22 @@ def main() -> None:
     args = parser.parse_args()
     threads = max(1, (os.cpu_count() or 1) // args.at_once)
     jobs = [(0.5, seed) for seed in range(args.seeds)] + [(0.1, 0)]
-    paths = [args.out / f"{args.method}-{share:.0%}-{seed}" for share, seed in jobs]
+    paths = [args.out / f"{args.method}-{args.backbone}-{share:.0%}-{seed}" for share, seed in jobs]
     curves: dict[str, list[Log]] = {}
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.at_once, spawn, prepare, (threads,)) as pool:
         waiting = [
-            pool.submit(run, path, args.method, share, seed, args.data_dir, args.epochs, args.at_once > 1)
+            pool.submit(
+                run,
+                path,
+                quiet=args.at_once > 1,
+                method=args.method,
+                backbone=args.backbone,
+                labelled=share,
+                seed=seed,
+                data_dir=args.data_dir,
+                epochs=args.epochs,
+            )
             for path, (share, seed) in zip(paths, jobs, strict=True)
         ]
         for done, (share, _) in zip(waiting, jobs, strict=True):
@@ -71,7 +83,8 @@ def main() -> None:
     print(
         f"all labels, the same network, {seconds / 60:.0f} minutes, {threads} threads: ", end="", flush=True
     )
-    print(f"{ceiling(args.out / 'ceiling.json', args.data_dir, seconds):.1f} % of the test images")
+    file = args.out / f"ceiling-{args.backbone}.json"
+    print(f"{ceiling(file, args.backbone, args.data_dir, seconds):.1f} % of the test images")
     for unit in UNITS:
         (args.out / f"{unit}.svg").write_text(picture(curves, unit))
 
@@ -82,30 +95,13 @@ def prepare(threads: int) -> None:
     keep_freed_memory()
 
 
-def run(
-    path: Path,
-    method: str,
-    labelled: float,
-    seed: int,
-    data_dir: str | None,
-    epochs: float | None,
-    quiet: bool,
-) -> Log:
+def run(path: Path, quiet: bool, **options: Any) -> Log:
     """The log of one run, from the first step to the final evaluation."""
     if path.exists():
         made = pipeline.resume(path, quiet=quiet)
     else:
         path.parent.mkdir(parents=True, exist_ok=True)
-        made = pipeline.train(
-            "cifar10",
-            out=path,
-            method=method,
-            data_dir=data_dir,
-            seed=seed,
-            labelled=labelled,
-            epochs=epochs,
-            quiet=quiet,
-        )
+        made = pipeline.train("cifar10", out=path, quiet=quiet, **options)
     lines: Log = []
     before = dict.fromkeys(UNITS, 0.0)  # a log counts from the start of a phase; "final" goes with the last
     for line in Run.open(made.path).metrics():
@@ -146,8 +142,8 @@ def table(curves: dict[str, list[Log]]) -> Table:
     return shown
 
 
-def ceiling(file: Path, data_dir: str | None, seconds: float) -> float:
-    """Test accuracy of the fast preset's network, trained by all labels for so many seconds."""
+def ceiling(file: Path, backbone: str, data_dir: str | None, seconds: float) -> float:
+    """Test accuracy of the network, trained by all labels for so many seconds."""
     if file.exists():
         return float(json.loads(file.read_text()))
     given = sources.read_named("cifar10", data_dir)
@@ -159,7 +155,9 @@ def ceiling(file: Path, data_dir: str | None, seconds: float) -> float:
         n_novel=0,
     )
     settings = PRESETS["fast"].closed_world
-    network = new_network(problem, PRESETS["fast"].backbone, 10, pick("cpu"))
+    network = new_network(problem, backbone, 10, pick("cpu"))
+    half = precision(pick("cpu"))
+    network.halved, network.mirrored = half == "bfloat16", True
     steps = optimiser(settings.optimiser, network)
     batches = Batches(
         problem,
@@ -181,7 +179,8 @@ def ceiling(file: Path, data_dir: str | None, seconds: float) -> float:
         i, progress = i + 1, (time.monotonic() - started) / seconds
         share = i * flop / (time.monotonic() - started)
     right = infer(network, given.test_images).logits.argmax(1).numpy() == given.test_labels
-    print(f"{100 * share / matmul_peak():.0f} % of the machine's matmul peak; ", end="", flush=True)
+    peak = matmul_peak(dtype=getattr(torch, half))
+    print(f"{100 * share / peak:.0f} % of the machine's {half} matmul peak; ", end="", flush=True)
     file.write_text(json.dumps(100 * float(right.mean())))
     return 100 * float(right.mean())
 
