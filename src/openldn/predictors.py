@@ -10,14 +10,15 @@ from torch import Tensor
 
 from openldn import rest
 from openldn.balance import even, shares
+from openldn.data.draws import keys_of
 from openldn.data.pixels import Images, Part
 from openldn.data.problem import Problem
+from openldn.data.views import views
 from openldn.k_means import even_k_means, k_means, semi_supervised
 from openldn.metrics import confusion, match
 from openldn.nets.classifier import Outputs
 
 Ask = Callable[[Images], Outputs]
-NEAR = 0.1  # squared distances of unit vectors are at most 4: this temperature makes the nearest stand out
 
 
 class Predictor(Protocol):
@@ -237,10 +238,10 @@ class Groups:
     """For networks that tell known classes from the rest: the rest is grouped, by k-means with even groups.
 
     Features are those of the stage before the last, where there are any: the last one is about what tells the
-    known classes apart, and mixes others. They are first made such that each known class is round (as in
-    Fisher's discriminant analysis): what varies within the known classes likely varies within the novel ones
-    too, and should not divide them. In the end each class is given its share of the unlabelled images, and
-    from then on all are taken to be alike frequent, as they are among all images.
+    known classes apart, and mixes others. They are first made such that the views of an image spread alike in
+    all directions (as in Fisher's discriminant analysis, an image for a class): what a crop or another
+    light changes should not divide the images. In the end each class is given its share of the unlabelled
+    images, and from then on all are taken to be alike frequent, as they are among all images.
     """
 
     ordered = True
@@ -248,16 +249,21 @@ class Groups:
     def __init__(self) -> None:
         self.state: dict[str, Tensor] = {}
 
-    def fit(self, outputs: Ask, problem: Problem, seed: int) -> None:
+    def fit(self, outputs: Ask, problem: Problem, seed: int, some: int = 3_000, n_views: int = 4) -> None:
         labelled, said = (
             outputs(Part(problem.images, rows)) for rows in (problem.labelled, problem.unlabelled)
         )
-        y, logits = problem.labels[problem.labelled], said.logits
         wanted = shares(problem)
         share = wanted[: problem.n_known].sum()
-        self.state = {"share": share, **_round(_early(labelled), y)}
-        n_novel_images = max(problem.n_novel, round(len(logits) * (1 - float(share))))
-        novel = rest.known(logits, share).sum(dim=1).argsort()[:n_novel_images]
+        n_novel_images = max(problem.n_novel, round(len(said.logits) * (1 - float(share))))
+        novel = rest.known(said.logits, share).sum(dim=1).argsort()[:n_novel_images]
+        few = Part(problem.images, problem.unlabelled[novel[:: -(-len(novel) // some)]])
+        seen = [_early(outputs(Seen(few, problem.flip, keys=(seed, k)))) for k in range(n_views)]
+        self.state = {
+            "share": share,
+            "mean": _early(labelled).mean(dim=0),
+            "round": _round(torch.stack(seen)),
+        }
         self.state["centres"] = even_k_means(self._features(said)[novel], problem.n_novel, seed)
         self.state["shift"] = torch.zeros_like(wanted)
         self.state["shift"] = even(self.probabilities(said).log(), wanted)
@@ -273,8 +279,9 @@ class Groups:
 
     def probabilities(self, outputs: Outputs) -> Tensor:
         known = rest.known(outputs.logits, self.state["share"])
+        # Squared distances of unit vectors are at most 4: a temperature makes the nearest stand out.
         distance = torch.cdist(self._features(outputs), self.state["centres"]).square()
-        novel = (1 - known.sum(dim=1, keepdim=True)) * (-distance / NEAR).softmax(dim=1)
+        novel = (1 - known.sum(dim=1, keepdim=True)) * (-distance / 0.1).softmax(dim=1)
         p = torch.cat([known, novel], dim=1).clamp_min(1e-8)
         return (p.log() + self.state["shift"]).softmax(dim=1)
 
@@ -282,20 +289,32 @@ class Groups:
         return F.normalize((_early(outputs) - self.state["mean"]) @ self.state["round"], dim=1)
 
 
+class Seen:
+    """Images as views show them, crops in changed colours, one of each."""
+
+    def __init__(self, images: Images, flip: bool, keys: tuple[int, ...]):
+        self.images, self.flip, self.keys, self.shape = images, flip, keys, images.shape
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        (made,) = views(self.images[rows], ("crop",), self.flip, keys_of(*self.keys, rows.numpy()))
+        return (255 * made).round().to(torch.uint8)
+
+
 def _early(outputs: Outputs) -> Tensor:
     return outputs.z if outputs.early is None else outputs.early
 
 
-def _round(z: Tensor, y: Tensor, shrink: float = 0.03) -> dict[str, Tensor]:
-    """The mean of features z (n, d) and a map after which classes y spread alike in all directions."""
-    means = torch.stack(
-        [z[y == k].mean(dim=0) if (y == k).any() else z.mean(dim=0) for k in range(1 + int(y.max()))]
-    )
-    within = (z - means[y]).double()
-    scatter = within.T @ within / len(z)
+def _round(z: Tensor, shrink: float = 0.03) -> Tensor:
+    """A map after which views z (v, n, d) of n images spread alike in all directions.  (d, d)"""
+    within = (z - z.mean(dim=0)).flatten(0, 1).double()
+    scatter = within.T @ within / len(within)
     scatter += (shrink * scatter.diagonal().mean() + 1e-8) * torch.eye(len(scatter))
     variance, directions = torch.linalg.eigh(scatter)
-    return {"mean": z.mean(dim=0), "round": (directions / variance.sqrt()).float()}
+    made: Tensor = directions / variance.sqrt()
+    return made.float()
 
 
 PREDICTORS: dict[str, Callable[[], Predictor]] = {
