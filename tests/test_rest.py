@@ -6,12 +6,12 @@ import torch
 
 from openldn import rest
 from openldn.balance import shares
-from openldn.data.pixels import Images
+from openldn.data.pixels import Images, Part
 from openldn.data.problem import Problem
 from openldn.metrics import confusion, matched
 from openldn.nets.classifier import Classifier, Outputs
 from openldn.phases.schedule import oversampled, side
-from openldn.predictors import Groups
+from openldn.predictors import Groups, Seen
 
 # Six kinds of images. Two known classes and a novel one; a known and the novel class share the fourth kind.
 P_LABELLED = torch.tensor(
@@ -73,25 +73,25 @@ def elongated(n: int = 300) -> tuple[Problem, torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_groups_do_not_follow_what_varies_within_known_classes(early: bool) -> None:
+def test_groups_do_not_follow_what_views_change(early: bool) -> None:
     """In features of the stage before the last, if there are any."""
     from sklearn.cluster import KMeans
 
     problem, z, y = elongated()
+    torch.manual_seed(0)
     # A network that tells known from novel well, but not perfectly.
     novel = (z[:, 2] - 1.5) * 4
     logits = torch.stack([-3 * z[:, 0], 3 * z[:, 0] - 9, novel], dim=1)
 
     def outputs(images: Images) -> Outputs:
-        rows = problem.labelled if len(images) == len(problem.labelled) else problem.unlabelled
-        return seen(rows)
+        if not isinstance(images, Seen):
+            return seen(problem.labelled if len(images) == len(problem.labelled) else problem.unlabelled)
+        assert isinstance(images.images, Part)  # a view changes the second feature as much as it varies
+        return seen(images.images.rows, torch.tensor([0.3, 15.0, 0.3]))
 
-    def seen(rows: torch.Tensor) -> Outputs:
-        return (
-            Outputs(torch.rand(len(rows), 5), logits[rows], z[rows])
-            if early
-            else Outputs(z[rows], logits[rows])
-        )
+    def seen(rows: torch.Tensor, changed: torch.Tensor | float = 0.0) -> Outputs:
+        made = z[rows] + torch.randn(len(rows), 3) * changed
+        return Outputs(torch.rand(len(rows), 5), logits[rows], made) if early else Outputs(made, logits[rows])
 
     predictor = Groups()
     predictor.fit(outputs, problem, seed=0)
@@ -107,6 +107,16 @@ def test_groups_do_not_follow_what_varies_within_known_classes(early: bool) -> N
     assert not predictor.fits(predictor.state, 4, 2, 2)
     assert not predictor.fits(predictor.state | {"centres": torch.zeros(3, 3)}, 3, 2, 2)
     assert not predictor.fits(predictor.state | {"round": torch.zeros(3, 2)}, 3, 2, 2)
+
+
+def test_views_are_as_many_images_of_the_same_size_and_come_again() -> None:
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (9, 3, 16, 16), dtype=np.uint8))
+    rows = torch.tensor([4, 1])
+    one, other = Seen(images, True, keys=(0, 0)), Seen(images, True, keys=(0, 1))
+    assert (len(one), one.shape, one[rows].dtype) == (9, images.shape, torch.uint8)
+    assert torch.equal(one[rows], one[torch.arange(9)][rows])  # whoever else is asked about
+    assert not torch.equal(one[rows], other[rows])
+    assert not torch.equal(one[rows], images[rows])
 
 
 @pytest.mark.parametrize(
