@@ -1,7 +1,7 @@
-"""How settings are chosen on photographs: by known classes of CIFAR-10 hidden as if novel.
+"""How settings are chosen: by known classes of CIFAR-10 (or of another set) hidden as if novel.
 
-    python benchmarks/hidden_cifar10.py --data-dir DIR [--hide 1 4] [--labelled 0.5] [--epochs 3]
-        [--pixels 16] [--only fast]
+    python benchmarks/hidden_classes.py --data-dir DIR [--data cifar10] [--hide 1 4] [--labelled 0.5]
+        [--epochs 3] [--pixels 16] [--only fast]
 
 Of the five known classes some (by default two, a vehicle and an animal) lose their labels, and so does a
 quarter of the other labelled images. By these, whose classes a user knows, a run is judged. They lie among
@@ -70,15 +70,16 @@ SETTINGS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data-dir")
+    parser.add_argument("--data", default="cifar10", help="a named set of ten classes")
     parser.add_argument("--hide", type=int, nargs="+", default=[AUTOMOBILE, DEER])
     parser.add_argument("--labelled", type=float, default=0.5)
     parser.add_argument("--epochs", type=float, default=3.0)
     parser.add_argument("--pixels", type=int, default=16)
     parser.add_argument("--only", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
-    parser.add_argument("--out", type=Path, default=Path("runs/hidden-cifar10"))
+    parser.add_argument("--out", type=Path, default=Path("runs/hidden-classes"))
     args = parser.parse_args()
     jobs = [
-        (name, args.data_dir, args.epochs, args.pixels, args.hide, args.out, args.labelled)
+        (name, args.data, args.data_dir, args.epochs, args.pixels, args.hide, args.out, args.labelled)
         for name in args.only
     ]
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn"), one_thread) as pool:
@@ -89,7 +90,7 @@ def main() -> None:
         ]
     keys = ("F1 known", "F1 hidden", "recall known", "recall hidden", "seconds")
     title = (
-        f"CIFAR-10 at {args.pixels} pixels, known classes {args.hide} hidden, {args.epochs:g} epochs first"
+        f"{args.data} at {args.pixels} pixels, known classes {args.hide} hidden, {args.epochs:g} epochs first"
     )
     table = Table("setting", *keys, title=title)
     for name, result in zip(args.only, done, strict=True):
@@ -99,6 +100,7 @@ def main() -> None:
 
 def run(
     name: str,
+    data: str,
     data_dir: str | None,
     epochs: float,
     pixels: int,
@@ -107,7 +109,7 @@ def run(
     labelled: float = 0.5,
 ) -> Mapping[str, float]:
     """What one setting comes to, in percent, and its time."""
-    problem, judged = hidden(data_dir, pixels, hide, labelled)
+    problem, judged = hidden(data, data_dir, pixels, hide, labelled)
     method, changes = SETTINGS[name]
     options = Options(method=method, novel=problem.n_novel, device="cpu")
     settings = decide(options, parts=recipe(method).parts)
@@ -117,7 +119,8 @@ def run(
     for stage, change in changes.items():
         settings = replace(settings, **{stage: replace(getattr(settings, stage), **change)})
     hidden_ones = "".join(map(str, hide))
-    path = out / f"{name}-{labelled:g}-{epochs:g}-{pixels}-{hidden_ones}".replace(" ", "_").replace(",", "")
+    made_of = f"{data}-{name}-{labelled:g}-{epochs:g}-{pixels}-{hidden_ones}"
+    path = out / made_of.replace(" ", "_").replace(",", "")
     if path.exists():
         made = pipeline.go_on(Run.open(path), problem, None, quiet=True)
     else:
@@ -130,10 +133,10 @@ def run(
 
 
 def hidden(
-    data_dir: str | None, pixels: int, hide: list[int], labelled: float = 0.5
+    data: str, data_dir: str | None, pixels: int, hide: list[int], labelled: float = 0.5
 ) -> tuple[Problem, Tensor]:
     """The problem with labels taken away, and which rows lost which class: known ones first.  (2, m)"""
-    problem, _ = sources.read_named("cifar10", data_dir).split(known=0.5, labelled=labelled, seed=0)
+    problem, _ = sources.read_named(data, data_dir).split(known=0.5, labelled=labelled, seed=0)
     kept = [k for k in range(problem.n_known) if k not in hide]
     order = torch.tensor([[*kept, *hide].index(k) for k in range(problem.n_known)])
     rows = problem.labelled
