@@ -188,18 +188,25 @@ def ceiling(file: Path, backbone: str, data_dir: str | None, seconds: float) -> 
 def picture(curves: dict[str, list[Log]], unit: str, width: int = 640, height: int = 360) -> str:
     """Accuracy on test images against minutes or passes, a line for each run and figure."""
     longest = max(total(lines, unit) for runs in curves.values() for lines in runs)
+    figures = [f for runs in curves.values() for lines in runs for _, f in evaluations(lines)]
+    least = int(min(f[key] for f in figures for key in KEYS) // 10 * 10)
     colour = {"known": "#1b6ca8", "novel": "#d1495b", "all": "#333333"}
 
     def x(at: float) -> float:
         return 50 + at / longest * (width - 70)
 
     def y(percent: float) -> float:
-        return height - 40 - percent / 100 * (height - 60)
+        return height - 40 - (percent - least) / (100 - least) * (height - 60)
 
     drawn = [
         f'<line x1="50" x2="{width - 20}" y1="{y(p)}" y2="{y(p)}" stroke="#ddd"/>'
         f'<text x="44" y="{y(p) + 4}" text-anchor="end">{p}</text>'
-        for p in range(0, 101, 20)
+        for p in range(least, 101, 10)
+    ]
+    drawn += [
+        f'<text x="{x(quarter * longest / 4)}" y="{height - 22}" text-anchor="middle">'
+        f"{quarter * longest / 4:.2g}</text>"
+        for quarter in range(5)
     ]
     for dash, runs in zip(("", "4 3"), curves.values(), strict=False):
         for lines in runs:
@@ -211,9 +218,7 @@ def picture(curves: dict[str, list[Log]], unit: str, width: int = 640, height: i
                 )
     for k, key in enumerate(KEYS):
         drawn.append(f'<text x="{60 + 70 * k}" y="16" fill="{colour[key]}">{key}</text>')
-    drawn.append(
-        f'<text x="{width - 20}" y="{height - 12}" text-anchor="end">{longest:.3g} {UNITS[unit]}</text>'
-    )
+    drawn.append(f'<text x="{width - 20}" y="{height - 6}" text-anchor="end">{UNITS[unit]}</text>')
     drawn.append(
         f'<text x="{60 + 70 * 3}" y="16">lines: 50 % labelled, dashes: 10 %; test images, percent</text>'
     )
