@@ -343,10 +343,17 @@ def test_bfloat16_is_nearly_the_same_and_stays_inside() -> None:
 def test_precision_is_what_was_measured_to_be_faster(
     half: float, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    speed = {torch.float32: 1.0, torch.bfloat16: half}
-    monkeypatch.setattr(device, "matmul_peak", lambda size, seconds, dtype: speed[dtype])
+    monkeypatch.setattr(device, "bfloat16_gain", lambda: half)
     assert device.precision(torch.device("cpu")) == expected
     assert device.precision(torch.device("mps")) == "float32"
+
+
+def test_precision_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or two runs with one seed could differ."""
+    found = device.bfloat16_gain()
+    assert found > 0
+    monkeypatch.setattr(device.time, "process_time", lambda: 0.0)
+    assert device.bfloat16_gain() == found
 
 
 @pytest.mark.parametrize("name", ["small", "resnet18"])
