@@ -1,7 +1,8 @@
 """What the bi-level part of a step of stage 1 costs: time and memory, in units of a plain step.
 
-All kinds of step are made in turn, on the same rows, in float32 on the CPU; each memory figure comes from a
-process of its own. What has been measured is kept in --out, and a second start goes on from there.
+All kinds of step are made in turn, on the same rows, in float32 on the CPU, and a plain one in bfloat16 where
+that is faster; each memory figure comes from a process of its own. What has been measured is kept in --out,
+and a second start goes on from there.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from openldn.config import PRESETS
 from openldn.data.batches import Batch
 from openldn.data.problem import Problem
-from openldn.device import keep_freed_memory, matmul_peak, pick
+from openldn.device import keep_freed_memory, matmul_peak, pick, precision
 from openldn.losses import pair_loss
 from openldn.model import new_network
 from openldn.nets.classifier import statistics_frozen
@@ -34,6 +35,7 @@ from openldn.phases.discover import Discover
 FAST = PRESETS["fast"].discover
 KINDS = {  # settings of stage 1, and whether Ω has its turn
     "plain": (FAST, False),
+    "plain, bfloat16": (FAST, False),
     "exact (fast)": (FAST, True),
     "exact (all rows)": (replace(FAST, omega_rows="all"), True),
     "exact (paper's order)": (replace(FAST, omega_rows="all", order="omega-first"), True),
@@ -49,6 +51,7 @@ def made(network: str, n: int, kind: str) -> Callable[[], None]:
     problem = Problem(images, labels, tuple(map(str, range(2 * n))), tuple("abcde"), n_novel=5)
     settings, due = KINDS[kind]
     net = new_network(problem, network, 10, pick("cpu"))
+    net.halved = kind.endswith("bfloat16")
     phase = Discover(problem, net, replace(settings, batch=n, every=1 if due else 10**9))
     l, u = phase.n_labelled, phase.n_unlabelled  # noqa: E741
     x = torch.rand(l + 2 * u, 3, 32, 32)
@@ -114,10 +117,11 @@ def _memory(network: str, n: int, kind: str) -> float:
 
 def measured(network: str, n: int, rounds: int) -> dict[str, object]:
     """Median seconds of each kind, over rounds in which each is made once after the other; and its memory."""
-    steps = {kind: made(network, n, kind) for kind in KINDS}
+    kinds = [kind for kind in KINDS if not kind.endswith("bfloat16") or precision(pick("cpu")) == "bfloat16"]
+    steps = {kind: made(network, n, kind) for kind in kinds}
     with FlopCounterMode(display=False) as counted:
         steps["plain"]()
-    seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
     for turn in range(rounds + 1):
         for kind, step in steps.items():
             started = time.perf_counter()
@@ -126,9 +130,13 @@ def measured(network: str, n: int, rounds: int) -> dict[str, object]:
                 seconds[kind].append(time.perf_counter() - started)
     return {
         "seconds": {kind: statistics.median(taken) for kind, taken in seconds.items()},
-        "memory": {kind: memory(network, n, kind) for kind in KINDS},
+        "memory": {kind: memory(network, n, kind) for kind in kinds},
         "flop": counted.get_total_flops(),
-        "peak": matmul_peak(),
+        "peak": {
+            kind: matmul_peak(dtype=torch.bfloat16 if kind.endswith("bfloat16") else torch.float32)
+            for kind in kinds
+            if kind.startswith("plain")
+        },
     }
 
 
@@ -145,15 +153,18 @@ def table(results: dict[str, dict[str, object]]) -> Table:
         title="one step of stage 1",
     )
     every = FAST.every
-    peak = max(result["peak"] for result in results.values())  # what the machine can do, when left alone
+    # What the machine can do, when left alone.
+    peak = {kind: max(r["peak"].get(kind, 0.0) for r in results.values()) for kind in KINDS}
     for name, result in results.items():
         network, n = name.split(":")
         seconds, mib = dict(result["seconds"]), dict(result["memory"])
         amortised = f"exact (fast), at every {every}th step"
         seconds[amortised] = seconds["plain"] + (seconds["exact (fast)"] - seconds["plain"]) / every
         mib[amortised] = mib["exact (fast)"]
-        for kind in ("plain", amortised, *list(KINDS)[1:]):
-            share = result["flop"] / seconds["plain"] / peak
+        for kind in ("plain", "plain, bfloat16", amortised, *list(KINDS)[2:]):
+            if kind not in seconds:
+                continue
+            share = result["flop"] / seconds[kind] / peak[kind] if peak.get(kind) else None
             shown.add_row(
                 network,
                 n,
@@ -162,7 +173,7 @@ def table(results: dict[str, dict[str, object]]) -> Table:
                 f"{seconds[kind] / seconds['plain']:.2f}",
                 f"{mib[kind]:,.0f}",
                 f"{mib[kind] / mib['plain']:.2f}",
-                f"{100 * share:.0f} %" if kind == "plain" else "",
+                "" if share is None else f"{100 * share:.0f} %",
             )
         shown.add_section()
     return shown
