@@ -40,6 +40,7 @@ KINDS = {  # settings of stage 1, and whether Ω has its turn
     "exact (all rows)": (replace(FAST, omega_rows="all"), True),
     "exact (paper's order)": (replace(FAST, omega_rows="all", order="omega-first"), True),
     "double backward": (replace(FAST, omega_rows="all"), None),
+    "double backward, every gradient": (replace(FAST, omega_rows="all"), None),
 }
 
 
@@ -59,7 +60,7 @@ def made(network: str, n: int, kind: str) -> Callable[[], None]:
 
     def step() -> None:
         if due is None:
-            double_backward(phase, batch)
+            double_backward(phase, batch, every="every" in kind)
         progress = 1 / phase.steps if not due else 0.0  # the first step is always due
         losses = phase.step(batch, progress)
         phase.optimiser.zero_grad()
@@ -70,8 +71,12 @@ def made(network: str, n: int, kind: str) -> Callable[[], None]:
     return step
 
 
-def double_backward(phase: Discover, batch: Batch) -> None:
-    """The hypergradient the textbook way: all pairs built, the look-ahead a graph, differentiated whole."""
+def double_backward(phase: Discover, batch: Batch, every: bool) -> None:
+    """The hypergradient the textbook way: all pairs built, the look-ahead a graph, differentiated whole.
+
+    `every` asks for the gradients of θ too, as a plain `backward()` does and the authors' code has it, though
+    nobody looks at them; otherwise only what leads to Ω is gone back over.
+    """
     network, similarity, y = phase.network, phase.similarity, batch.y
     theta = phase.theta()
     x, n = phase.rows(batch), len(y) + len(batch.rows)
@@ -84,9 +89,8 @@ def double_backward(phase: Discover, batch: Batch) -> None:
         ahead = {k: p - phase.settings.alpha * g for (k, p), g in zip(theta.items(), slopes, strict=True)}
         _, logits = functional_call(network, ahead, (x,))
         outer = F.cross_entropy(logits[: len(y)], y)
-        found = torch.autograd.grad(outer, [*similarity.parameters()])
-    for w, g in zip(similarity.parameters(), found, strict=True):
-        w.grad = g
+        phase.similarity_optimiser.zero_grad()
+        outer.backward(inputs=None if every else [*similarity.parameters()])
     phase.similarity_optimiser.step(1e-4)
 
 

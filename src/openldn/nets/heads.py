@@ -82,13 +82,15 @@ class Clusters(Head):
 class Weighted(Head):
     """Known classes, and last the logit of the weight that an image deserves (DS3L).
 
-    The weight is a small network's, of nothing but the class probabilities.
+    The weight is a small network's, of nothing but the class probabilities. At first it is the same for all
+    images: who deserves less must be learned, not come from how the network was drawn.
     """
 
     def __init__(self, d: int, n_outputs: int, n_known: int, hidden: int = 100):
         super().__init__(d, n_outputs)
         self.classes = nn.Linear(d, n_outputs - 1)
         self.weigh = nn.Sequential(nn.Linear(n_outputs - 1, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+        nn.init.zeros_(self.weigh[-1].weight)  # type: ignore[arg-type]
 
     def forward(self, z: Tensor) -> Tensor:
         logits = self.classes(z)
