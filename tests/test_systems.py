@@ -276,7 +276,7 @@ def test_ds3l_improves_its_weights_by_the_exact_gradient() -> None:
         logits = head.classes(network(rows).z)
         p, difference = opinions(logits[l:], u)
         loss = F.cross_entropy(logits[:l], y) + weight * weighted(head.weigh(p), difference)
-    method.improve(network, rows, y, loss, weight, u)
+    method.improve(network, rows, y, loss, weight, u, lr=1e-3)
     assert len(found) == 4
     for g, e in zip(found, expected, strict=True):
         torch.testing.assert_close(method.alpha * g, e, rtol=1e-6, atol=1e-14)

@@ -280,6 +280,9 @@ class Options:
     """Where named sets are kept (default: $OPENLDN_DATA, else the user's cache)."""
     save_every: float = 60.0
     """Seconds between checkpoints."""
+    evaluations: int | None = None
+    """Where the truth is known: how often a stage is judged at most, at its end and on the way (default: the
+    stage's own number, ten for most)."""
     pair: bool = True
     """Ablation: the pair loss of stage 1."""
     entropy: bool = True

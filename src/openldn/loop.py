@@ -4,6 +4,7 @@ Each step begins by seeding torch from (seed, phase, step), and which rows it ge
 numbers. So there is no random state to save, and a run that was stopped goes on exactly as it would have.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -127,7 +128,7 @@ def train(
     readings = Readings(phase.name, run, name)
     # A run is logged some hundred times and evaluated so often, however long it is.
     log_every = max(1, phase.steps // 100)
-    evaluate_every = max(1, phase.steps // max(1, evaluations))
+    evaluate_every = math.ceil(phase.steps / max(1, evaluations))
     watcher.started(phase.name, step, phase.steps)
     try:
         batches: Batches | None = None

@@ -143,6 +143,8 @@ def check(options: Options) -> None:
         raise UserError(f"the threshold {options.threshold} is not a cosine; give a number from -1 to 1")
     if not options.save_every >= 0:
         raise UserError(f"checkpoints cannot be {options.save_every} seconds apart; give 0 or more")
+    if options.evaluations is not None and options.evaluations < 0:
+        raise UserError(f"{options.evaluations} evaluations cannot be made; give 0 or more")
     recipe(options.method)
     if options.backbone is not None:
         backbones.builder(options.backbone)
@@ -235,12 +237,15 @@ def go_on(
                     torch=torch.__version__,
                 )
                 pretrained.fetch(run, name, chain)
+            times = stage.evaluations
+            if options.evaluations is not None:
+                times = min(times, options.evaluations)
             before = taken_to_its_end(
                 phase,
                 number,
                 previous=None if model is None else model.probabilities,
-                evaluate=None if truth is None or not stage.evaluations else evaluate,
-                evaluations=stage.evaluations,
+                evaluate=None if truth is None or not times else evaluate,
+                evaluations=times,
             )
             if kept:
                 pretrained.keep(run, name, chain)

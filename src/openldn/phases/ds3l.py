@@ -29,7 +29,9 @@ from openldn.phases.training import Method
 
 
 class DS3L(Method):
-    """Ω learns at every fourth step; the look-ahead is a plain step, as the authors'."""
+    """Ω learns at every fourth step, less and less as the network does; the look-ahead is a plain step, as
+    the authors'.
+    """
 
     name = "ds3l"
     labelled_views = ("weak",)
@@ -64,7 +66,7 @@ class DS3L(Method):
         p, difference = opinions(logits[l:], u)
         if self.step % self.every == 0:
             inner = ce + weight * weighted(head.weigh(p), difference)
-            self.improve(network, rows, y, inner, weight, u)
+            self.improve(network, rows, y, inner, weight, u, self.omega_lr * (1 - progress))
         self.step += 1
         with torch.no_grad():
             w = head.weigh(p)
@@ -72,9 +74,9 @@ class DS3L(Method):
         return {"labelled": ce, "unlabelled": weight * weighted(w, difference)}
 
     def improve(
-        self, network: Classifier, rows: Tensor, y: Tensor, loss: Tensor, weight: float, u: int
+        self, network: Classifier, rows: Tensor, y: Tensor, loss: Tensor, weight: float, u: int, lr: float
     ) -> None:
-        """Ω ← Ω − α_Ω ∇_Ω CE(labelled) at θ'(Ω)."""
+        """Ω ← Ω − lr ∇_Ω CE(labelled) at θ'(Ω)."""
         head, l = network.head, len(y)  # noqa: E741
         assert isinstance(head, Weighted)
         theta: dict[str, Tensor] = {
@@ -106,7 +108,7 @@ class DS3L(Method):
                 found = hypergradient(said, inner, theta, v, self.omega.params, 1.0)
         for w, g in zip(self.omega.params, found, strict=True):
             w.grad = g
-        self.omega.step(self.omega_lr)
+        self.omega.step(lr)
         self.omega.zero_grad()  # the network's optimiser has these too, and leaves alone what has no gradient
 
     def figures(self) -> dict[str, float]:
