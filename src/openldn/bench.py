@@ -25,7 +25,15 @@ from openldn.recipes import RECIPES, recipe
 from openldn.run import Run, write_csv
 
 KEYS = ("known", "novel", "all")
-COLUMNS = ("system", *KEYS, "all, anchored", "thousand passes", "minutes", "paper, CIFAR-10")
+COLUMNS = (
+    "system",
+    *KEYS,
+    "all, anchored",
+    "known, none rejected",
+    "thousand passes",
+    "minutes",
+    "paper, CIFAR-10",
+)
 SYSTEMS = (
     *(name for name in RECIPES if name not in ("openldn-fixmatch", "openldn-mean-teacher")),
     "orca+uda",
@@ -52,6 +60,7 @@ class Result:
 
     scores: dict[str, float]
     anchored: float  # on all images, known classes called by their names
+    none_rejected: float | None  # of known images, where the system rejects what it is unsure of
     passes: float
     seconds: float
 
@@ -144,7 +153,9 @@ def rows(found: dict[str, list[Result]]) -> list[list[str]]:
             passes = statistics.fmean(r.passes for r in results) / 1e3
             minutes = statistics.fmean(r.seconds for r in results) / 60
             reported = " / ".join(map(str, PAPER[method])) if method in PAPER else ""
-            cells = [*map(spread, [*scores, anchored]), f"{passes:,.0f}", f"{minutes:.1f}", reported]
+            closed = [r.none_rejected for r in results if r.none_rejected is not None]
+            cells = [*map(spread, [*scores, anchored]), spread(closed) if closed else ""]
+            cells += [f"{passes:,.0f}", f"{minutes:.1f}", reported]
             made.append((statistics.fmean(anchored), [method, *cells]))
     return [row for _, row in sorted(made, key=lambda pair: -pair[0])]
 
@@ -162,6 +173,7 @@ def result_of(run: Run) -> Result:
     return Result(
         metrics.headline(lines[-1]),
         lines[-1]["protocols"]["anchored"]["all"],
+        lines[-1].get("none_rejected"),
         sum(line["passes"] for line in last.values()),
         sum(line["seconds"] for line in last.values()),
     )

@@ -15,7 +15,8 @@ from openldn.data.problem import Truth
 from openldn.data.sources import arrays, folder
 from openldn.errors import UserError
 from openldn.model import Model
-from openldn.predictors import PREDICTORS
+from openldn.nets.classifier import infer
+from openldn.predictors import PREDICTORS, RejectAndCluster
 from openldn.run import SKIPPED, Run, read_json, read_metadata, write_csv
 
 PREDICTIONS = ("image", "label", "confidence", "kind")
@@ -103,15 +104,25 @@ def reread(run: Run, watch: store.Watch | None = None) -> reading.Given:
 
 
 def score(model: Model, truth: Truth) -> dict[str, Any]:
-    """Every protocol on the images of a benchmark's test part."""
-    return metrics.evaluate(
+    """Every protocol on the images of a benchmark's test part.
+
+    Where the model rejects what it is unsure of, also how many of the known images it would get right if it
+    did not: `none_rejected`, in percent.
+    """
+    outputs, predictor = infer(model.network, truth.images), model.predictor
+    result = metrics.evaluate(
         truth.labels,
-        model.predict(truth.images).ids.numpy(),
+        predictor.probabilities(outputs).argmax(dim=1).numpy(),
         n_known=truth.n_known,
         n_classes=truth.n_classes,
         n_ids=len(model.classes),
-        ordered=model.predictor.ordered,
+        ordered=predictor.ordered,
     )
+    known = truth.labels < truth.n_known
+    if isinstance(predictor, RejectAndCluster) and known.any():
+        said = predictor.known(outputs).argmax(dim=1).numpy()
+        result["none_rejected"] = 100 * float((said == truth.labels)[known].mean())
+    return result
 
 
 def load_model(run: Run, backbone: torch.nn.Module | None = None) -> Model:

@@ -45,13 +45,15 @@ def matched(counts: Counts) -> int:
 def protocols(counts: Counts, n_known: int, *, ordered: bool = True) -> dict[str, Scores]:
     """Known, novel and all accuracy in percent under each protocol; NaN where there are no images.
 
-    `ordered` says whether ids below n_known stand for the known classes; where they do not, known
-    accuracy is by Hungarian in every protocol.
+    `ordered` says whether ids below n_known stand for the known classes by themselves; where labelled images
+    had to say which is which, known accuracy is by Hungarian, as the paper has it, but for `anchored`, which
+    takes ids as they are.
     """
     known, novel = counts[:, :n_known], counts[:, n_known:]
     n_known_images, n_novel_images = int(known.sum()), int(novel.sum())
 
-    plain = int(np.trace(known)) if ordered else matched(known)
+    by_name = int(np.trace(known))
+    plain = by_name if ordered else matched(known)
     novel_ids = matched(counts[n_known:, n_known:])
     one = match(counts)
     everything = sum(int(counts[i, c]) for i, c in one.items())
@@ -68,7 +70,7 @@ def protocols(counts: Counts, n_known: int, *, ordered: bool = True) -> dict[str
         "openldn": scores(plain, novel_ids, everything),
         "orca": scores(plain, matched(novel), everything),
         "gcd": scores(one_known, everything - one_known, everything),
-        "anchored": scores(plain, novel_ids, plain + novel_ids),
+        "anchored": scores(by_name, novel_ids, by_name + novel_ids),
     }
 
 

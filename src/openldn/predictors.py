@@ -120,11 +120,12 @@ def _is_order(order: Tensor, n: int) -> bool:
 class Clusters:
     """k-means on features, known classes found among the clusters by the labelled images.
 
-    With `seeded`, as GCD has it, the clusters of known classes begin as these, their labelled images stay in
-    them, and features are of length one.
+    With `unit`, features are brought to length one. With `seeded`, as GCD has it, the clusters of known
+    classes begin as these, and their labelled images stay in them.
     """
 
-    def __init__(self, seeded: bool = False) -> None:
+    def __init__(self, unit: bool = False, seeded: bool = False) -> None:
+        self.unit = unit
         self.seeded = self.ordered = seeded
         self.state: dict[str, Tensor] = {}
 
@@ -148,7 +149,7 @@ class Clusters:
         return (-10 * torch.cdist(z, centres).square() / apart).softmax(dim=1)
 
     def _features(self, z: Tensor) -> Tensor:
-        return F.normalize(z, dim=1) if self.seeded else z
+        return F.normalize(z, dim=1) if self.unit else z
 
 
 class RejectAndCluster:
@@ -156,8 +157,8 @@ class RejectAndCluster:
 
     The share to reject is the share of novel images one expects if all classes are equally frequent, unless
     `rate` says otherwise. How likely known an image is: by `confidence`, the largest probability; by
-    `weight`, the network's last output, beside that of labelled images in its class; by `density`, where its
-    features lie under Gaussians of the known classes.
+    `weight`, the network's last output; by `density`, where its features lie under Gaussians of the known
+    classes.
     """
 
     ordered = True
@@ -171,13 +172,9 @@ class RejectAndCluster:
     def fit(self, outputs: Ask, problem: Problem, seed: int) -> None:
         said = outputs(Part(problem.images, problem.unlabelled))
         self.state = {}
-        if self.by != "confidence":
+        if self.by == "density":
             known, y = outputs(Part(problem.images, problem.labelled)), problem.labels[problem.labelled]
-            if self.by == "density":
-                self.state = gaussians(known, y, problem.n_known)
-            else:
-                means = [known.logits[y == k, -1].mean() for k in range(problem.n_known)]
-                self.state = {"usual": torch.stack(means)}
+            self.state = gaussians(known, y, problem.n_known)
         rate = 1 - float(shares(problem)[: problem.n_known].sum()) if self.rate is None else self.rate
         n_reject = min(max(round(rate * len(said.z)), problem.n_novel), len(said.z))
         likely = self._likely(said)
@@ -186,26 +183,26 @@ class RejectAndCluster:
         self.state["centres"], _ = k_means(F.normalize(said.z[unsure], dim=1), problem.n_novel, seed)
 
     def fits(self, state: Mapping[str, Tensor], n_outputs: int, n_known: int, n_novel: int) -> bool:
-        more = {"confidence": set[str](), "weight": {"usual"}, "density": {"means", "precision"}}[self.by]
-        wanted = {"threshold", "centres"} | more
+        wanted = {"threshold", "centres"} | ({"means", "precision"} if self.by == "density" else set())
         return n_outputs == n_known + (self.by == "weight") and (
             wanted <= state.keys() and len(state["centres"]) == n_novel
         )
 
     def probabilities(self, outputs: Outputs) -> Tensor:
-        p = self._classes(outputs).softmax(dim=1)
+        p = self.known(outputs).softmax(dim=1)
         known = (self._likely(outputs) > self.state["threshold"]).to(p.dtype)[:, None]
         # Unit vectors are at most 2 apart: a temperature makes the nearest centre stand out.
         distance = torch.cdist(F.normalize(outputs.z, dim=1), self.state["centres"])
         return torch.cat([known * p, (1 - known) * (-distance / 0.1).softmax(dim=1)], dim=1)
 
-    def _classes(self, outputs: Outputs) -> Tensor:
+    def known(self, outputs: Outputs) -> Tensor:
+        """Logits of the known classes, as if nothing were rejected.  (n, K)"""
         return outputs.logits[:, :-1] if self.by == "weight" else outputs.logits
 
     def _likely(self, outputs: Outputs) -> Tensor:
         """The larger, the likelier known.  (n,)"""
         if self.by == "weight":
-            return outputs.logits[:, -1] - self.state["usual"][self._classes(outputs).argmax(dim=1)]
+            return outputs.logits[:, -1]
         if self.by == "confidence":  # log p / (1 - p): the order of p, without its many ones
             first = outputs.logits.amax(dim=1, keepdim=True)
             others = outputs.logits.scatter(1, outputs.logits.argmax(dim=1, keepdim=True), -torch.inf)
@@ -322,7 +319,8 @@ PREDICTORS: dict[str, Callable[[], Predictor]] = {
     "balanced": Balanced,
     "aligned": Aligned,
     "k-means": Clusters,
-    "seeded k-means": partial(Clusters, seeded=True),
+    "unit k-means": partial(Clusters, unit=True),
+    "seeded k-means": partial(Clusters, unit=True, seeded=True),
     "reject-and-cluster": RejectAndCluster,
     "reject by weight": partial(RejectAndCluster, by="weight"),
     "reject by density": partial(RejectAndCluster, by="density"),

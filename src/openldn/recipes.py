@@ -24,7 +24,7 @@ from openldn.phases.mixmatch import MixMatch
 from openldn.phases.orca import ORCA
 from openldn.phases.rankstats import RankStats
 from openldn.phases.refine import Refine
-from openldn.phases.rest import Rest
+from openldn.phases.rest import Plan, Rest
 from openldn.phases.simclr import SimCLR
 from openldn.phases.simgcd import SimGCD
 from openldn.phases.supervised import Supervised
@@ -81,8 +81,15 @@ def rest(problem: Problem, network: Classifier, settings: Settings) -> Phase:
 
 
 def refine(problem: Problem, network: Classifier, settings: Settings) -> Phase:
-    """All classes, from labels and from what the network itself says."""
-    return Refine(problem, network, settings.refine)
+    """All classes, from labels and from what the network itself says.
+
+    The first stage stops early if it may; what it leaves of a budget is spent here.
+    """
+    part, budget = settings.refine, settings.rest.length.budget
+    if part.length.budget is not None and budget is not None:
+        left = budget - Plan.of(problem, settings.rest).cost
+        part = replace(part, length=replace(part.length, budget=part.length.budget + max(0.0, left)))
+    return Refine(problem, network, part)
 
 
 def closed_world(method: Method) -> Build:
@@ -199,7 +206,7 @@ RECIPES: dict[str, Recipe] = {
         "MixMatch on known classes, k-means on what it is unsure of",
     ),
     "uda": Recipe(
-        (Stage(alone(UDA()), "closed_world", "reject-and-cluster", "known"),),
+        (Stage(alone(UDA(as_second_stage=False)), "closed_world", "reject-and-cluster", "known"),),
         "UDA on known classes, k-means on what it is unsure of",
     ),
     "mean-teacher": Recipe(
@@ -220,7 +227,7 @@ RECIPES: dict[str, Recipe] = {
         (Stage(untrained, "training", "k-means", backbone="pixels", evaluations=0),), "k-means on pixels"
     ),
     "simclr-k-means": Recipe(
-        (Stage(training_of(SimCLR), "training", "k-means", evaluations=1),),
+        (Stage(training_of(SimCLR), "training", "unit k-means", evaluations=1),),
         "SimCLR, then k-means on features",
     ),
 }

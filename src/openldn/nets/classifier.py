@@ -39,7 +39,8 @@ Says = Callable[[Images], Tensor]  # class probabilities (n, C) of images
 class Passes:
     """Within, how many images pass through classifiers: 1 forward, 2 backward, 2 along a direction.
 
-    What passes within another one that is opened inside is counted there alone.
+    An image that is made smaller first counts by its area. What passes within another one that is opened
+    inside is counted there alone.
     """
 
     _open: ContextVar["Passes | None"] = ContextVar("passes", default=None)
@@ -102,7 +103,8 @@ class Classifier(nn.Module):
     def trunk(self, x: Tensor) -> Tensor:
         """Features as the backbone gives them.  (n, c, h, w) -> (n, d)"""
         more = torch.is_grad_enabled() or fwd._current_level >= 0  # whoever wants a derivative will get it
-        Passes.count((self.passes_each if more else 1) * len(x))
+        share = 1 if self.pixels is None else (self.pixels / x.shape[-1]) ** 2  # of the arithmetic
+        Passes.count((self.passes_each if more else 1) * share * len(x))
         if self.pixels is not None and self.pixels != x.shape[-1]:
             x = F.interpolate(x, (self.pixels, self.pixels), mode="bilinear", antialias=True)
         x = (x - self.mean) / self.std

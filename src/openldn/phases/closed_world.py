@@ -18,7 +18,7 @@ from openldn.data.problem import Problem
 from openldn.nets.classifier import Classifier, Says, infer
 from openldn.nets.ema import MovingAverage
 from openldn.optimisers import optimiser
-from openldn.phases.schedule import learning_rate, side, steps_for
+from openldn.phases.schedule import growing, learning_rate, side, steps_for
 from openldn.pseudo import most_confident, warn_of_empty
 
 
@@ -52,17 +52,22 @@ class ClosedWorld:
         self.name, self.unlabelled_views = method.name, method.unlabelled_views
         self.optimiser = optimiser(settings.optimiser, network)
         self.n_labelled = self.n_unlabelled = settings.batch
-        # All images are looked at when pseudo-labels are made anew.
-        looks = settings.refreshes * len(problem.images) * (2 if network.mirrored else 1)
+        # All images are looked at when pseudo-labels are made anew, which may take a fifth of a budget.
+        look, size = len(problem.images) * (2 if network.mirrored else 1), problem.images.shape[3]
+        refreshes, grown = settings.refreshes, growing(size) if settings.growing else 1.0
+        if settings.length.budget is not None:
+            refreshes = min(refreshes, int(0.2 * settings.length.budget / look))
+        made = [k / (refreshes + 1) for k in range(1, refreshes + 1)]
+        whole = [at for at in made if not settings.growing or side(at, size) == size]
         _, self.steps = steps_for(
             settings.length,
             len(problem.unlabelled),
             settings.batch,
-            cost=method.cost(settings.batch, settings.batch),
-            overhead=looks,
+            cost=method.cost(settings.batch, settings.batch) * grown,
+            overhead=look * len(whole),
         )
         # An epoch ends where pseudo-labels are made anew.
-        self.epoch = math.ceil(self.steps / (settings.refreshes + 1))
+        self.epoch = math.ceil(self.steps / (refreshes + 1))
         self.average = MovingAverage(network, min(settings.ema_steps, settings.ema_share * self.steps))
         # As many pseudo-labels per novel class as there are labels per known one.
         self.per_class = max(1, len(problem.labelled) // problem.n_known)

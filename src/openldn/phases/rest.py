@@ -5,6 +5,7 @@ novel images from the known ones they look like; its predictor groups the novel 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,8 +16,29 @@ from openldn.data.batches import Batch
 from openldn.data.problem import Problem
 from openldn.nets.classifier import Classifier, Says
 from openldn.optimisers import optimiser
-from openldn.phases.schedule import learning_rate, oversampled, side, steps_for
+from openldn.phases.schedule import growing, learning_rate, oversampled, side, steps_for
 from openldn.rest import rest_losses
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many images a step has, how many steps there are, and how many image passes these cost."""
+
+    n_labelled: int
+    n_unlabelled: int
+    epoch: int
+    steps: int
+    cost: float
+
+    @staticmethod
+    def of(problem: Problem, settings: config.Rest) -> "Plan":
+        """As long as it is given, but no longer than it may be."""
+        n_labelled, n_unlabelled = oversampled(problem, settings.batch, settings.often)
+        each, n = 3.0 * settings.batch * growing(problem.images.shape[3]), len(problem.unlabelled)
+        epoch, steps = steps_for(settings.length, n, n_unlabelled, cost=each)
+        most = max(settings.most_epochs * n, settings.most_images) / n_unlabelled
+        steps = max(1, min(steps, round(most)))
+        return Plan(n_labelled, n_unlabelled, epoch, steps, cost=steps * each)
 
 
 class Rest:
@@ -29,12 +51,9 @@ class Rest:
     def __init__(self, problem: Problem, network: Classifier, settings: config.Rest):
         self.problem, self.network, self.settings = problem, network, settings
         self.optimiser = optimiser(settings.optimiser, network)
-        self.n_labelled, self.n_unlabelled = oversampled(problem, settings.batch, settings.often)
-        self.epoch, steps = steps_for(
-            settings.length, len(problem.unlabelled), self.n_unlabelled, cost=3.0 * settings.batch
-        )
-        most = max(settings.most_epochs * len(problem.unlabelled), settings.most_images) / self.n_unlabelled
-        self.steps = max(1, min(steps, round(most)))
+        plan = Plan.of(problem, settings)
+        self.n_labelled, self.n_unlabelled = plan.n_labelled, plan.n_unlabelled
+        self.epoch, self.steps = plan.epoch, plan.steps
 
     @property
     def model(self) -> nn.Module:

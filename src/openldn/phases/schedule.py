@@ -66,6 +66,11 @@ def side(progress: float, size: int, least: int = 14) -> int:
     return min(size, max(least, round(share * size)))
 
 
+def growing(size: int) -> float:
+    """What a step costs on average while images grow so, in units of one with whole images."""
+    return sum((side(third / 3, size) / size) ** 2 for third in range(3)) / 3
+
+
 def ramp(progress: float, until: float) -> float:
     """0 to 1 along a straight line that ends at `until`."""
     return min(1.0, progress / until)

@@ -1,4 +1,7 @@
-"""UDA (Xie et al., NeurIPS 2020), with mixup on the labelled rows as OpenLDN uses it."""
+"""UDA (Xie et al., NeurIPS 2020), and what OpenLDN's authors make of it as a second stage.
+
+They mix labelled rows with each other, and ask how confident the sharpened prediction is, not the plain one.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,8 +20,9 @@ class UDA:
     """The strong view learns the weak view's sharpened prediction, where that is confident."""
 
     temperature: float = 0.4
-    threshold: float = 0.8  # of the sharpened probability, as in the reference
-    alpha: float = 0.75
+    threshold: float = 0.8
+    as_second_stage: bool = True
+    alpha: float = 0.75  # of mixup
 
     name = "uda"
     unlabelled_views = ("weak", "strong")
@@ -29,13 +33,15 @@ class UDA:
     def losses(
         self, network: Classifier, average: Classifier, batch: Batch, progress: float
     ) -> Mapping[str, Tensor]:
-        """Cross-entropy on mixed labelled rows, and of strong views against weak ones."""
+        """Cross-entropy on labelled rows, and of strong views against weak ones."""
         (x,), (weak, strong), l = batch.x, batch.u, len(batch.y)  # noqa: E741
         y = F.one_hot(batch.y, network.head.out_features).to(x.dtype)
-        mixed, targets = mixup(x, y, self.alpha)
-        logits = network(torch.cat([mixed, weak, strong])).logits
+        if self.as_second_stage:
+            x, y = mixup(x, y, self.alpha)
+        logits = network(torch.cat([x, weak, strong])).logits
         labelled, weak, strong = logits.split([l, len(weak), len(strong)])
         q = (weak.detach() / self.temperature).softmax(dim=1)
-        sure = (q.amax(dim=1) >= self.threshold).to(q.dtype)
+        p = q if self.as_second_stage else weak.detach().softmax(dim=1)
+        sure = (p.amax(dim=1) >= self.threshold).to(q.dtype)
         consistency = F.cross_entropy(strong, q, reduction="none") * sure
-        return {"labelled": F.cross_entropy(labelled, targets), "unlabelled": consistency.mean()}
+        return {"labelled": F.cross_entropy(labelled, y), "unlabelled": consistency.mean()}
