@@ -17,12 +17,13 @@ from torch.func import functional_call
 import toy
 from openldn import cli, pipeline, pretrained
 from openldn.config import Length, Options, Precision, decide
+from openldn.data.batches import Batch
 from openldn.data.problem import Problem
 from openldn.errors import UserError
 from openldn.k_means import even_k_means, k_means, semi_supervised
 from openldn.losses import contrast, sinkhorn, supervised_contrast
 from openldn.model import Model, new_network
-from openldn.nets.classifier import Outputs, Passes, infer, statistics_frozen
+from openldn.nets.classifier import Made, Outputs, Passes, infer, statistics_frozen
 from openldn.nets.heads import HEADS, Clusters, Weighted
 from openldn.phases.cgdl import divergence, product
 from openldn.phases.ds3l import DS3L, opinions, weighted
@@ -31,6 +32,7 @@ from openldn.phases.orca import margin_loss, partners
 from openldn.phases.rankstats import pair_loss, same_largest
 from openldn.phases.training import Training, freeze_early
 from openldn.phases.trssl import TRSSL, hardened
+from openldn.phases.uda import UDA
 from openldn.phases.uno import swapped_loss
 from openldn.predictors import PREDICTORS, Aligned, RejectAndCluster
 from openldn.recipes import RECIPES, recipe
@@ -156,6 +158,34 @@ def test_only_sure_novel_targets_are_hardened() -> None:
     targets = torch.tensor([[0.1, 0.3, 0.6], [0.7, 0.2, 0.1], [0.3, 0.3, 0.4]])
     expected = torch.tensor([[0.0, 0.0, 1.0], [0.7, 0.2, 0.1], [0.3, 0.3, 0.4]])
     assert torch.equal(hardened(targets, n_known=1), expected)
+
+
+class Mirror:
+    """A network whose logits are the pixels."""
+
+    head = torch.nn.Linear(1, 3)
+
+    def __call__(self, x: Tensor) -> Made:
+        return Made(x.flatten(1), x.flatten(1))
+
+
+@pytest.mark.parametrize("as_second_stage", [True, False])
+def test_uda_follows_sharpened_predictions_where_they_are_sure(as_second_stage: bool) -> None:
+    """OpenLDN's authors ask the sharpened prediction whether it is sure, UDA's the plain one."""
+    torch.manual_seed(0)
+    x, y = torch.randn(1, 3), torch.tensor([1])  # one row: mixed with itself, it stays
+    weak = torch.tensor([[5.0, 0.0, 0.0], [1.2, 0.0, 0.0], [0.1, 0.0, 0.0]])  # .99, .62 and .37 sure
+    strong = torch.randn(3, 3)
+    images = [rows.view(-1, 3, 1, 1) for rows in (x, weak, strong)]
+    batch = Batch((images[0],), y, (images[1], images[2]), torch.arange(3))
+    found = UDA(as_second_stage=as_second_stage).losses(Mirror(), Mirror(), batch, 0.5)  # type: ignore[arg-type]
+    torch.testing.assert_close(found["labelled"], F.cross_entropy(x, y))
+    total = 0.0
+    for w, s in list(zip(weak, strong, strict=True))[: 2 if as_second_stage else 1]:
+        q = [math.exp(float(v) / 0.4) for v in w]
+        log_p = s.log_softmax(dim=0)
+        total -= sum(a / sum(q) * float(b) for a, b in zip(q, log_p, strict=True))
+    assert float(found["unlabelled"]) == pytest.approx(total / 3, rel=1e-5)
 
 
 def test_gaussians_multiply_and_diverge_as_they_should() -> None:
@@ -413,6 +443,19 @@ def test_the_share_to_reject_is_expected_or_given(rate: float | None) -> None:
     predictor.fit(lambda images: said, problem, seed=0)
     rejected = (predictor.probabilities(said).argmax(dim=1) >= 3).float().mean()
     assert float(rejected) == pytest.approx(2 / 3 if rate is None else rate, abs=0.02)
+
+
+@pytest.mark.parametrize("method", ["supervised", "ds3l", "cgdl"])
+def test_known_accuracy_without_rejecting_stands_beside(method: str, tmp_path: Path) -> None:
+    problem, truth = split()
+    options = Options(method=method, epochs=2, novel=3, device="cpu")
+    run = pipeline.start(problem, truth, options, {"kind": "arrays"}, tmp_path / "run", quiet=True)
+    said = infer(Model.load(run.path).network, truth.images).logits[:, :3].argmax(dim=1).numpy()
+    known = truth.labels < 3
+    expected = 100 * np.mean([a == b for a, b in zip(said[known], truth.labels[known], strict=True)])
+    last = run.metrics()[-1]
+    assert last["none_rejected"] == pytest.approx(expected)
+    assert last["none_rejected"] > last["protocols"]["openldn"]["known"] - 1e-6
 
 
 @pytest.mark.parametrize("name", PREDICTORS)
