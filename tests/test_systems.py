@@ -484,7 +484,7 @@ def test_a_budget_is_kept(method: str, tmp_path: Path) -> None:
         problem, None, options, {"kind": "arrays"}, tmp_path / "run", backbone=toy.backbone(), quiet=True
     )
     last = {line["phase"]: line["passes"] for line in run.metrics()}
-    assert sum(last.values()) <= 1.02 * 30_000
+    assert sum(last.values()) <= 1.01 * 30_000
     if method != "rest":  # which stops before it knows by heart who is labelled
         assert sum(last.values()) >= 0.85 * 30_000
 
@@ -501,7 +501,7 @@ def test_a_budget_is_kept_where_images_grow(method: str, budget: float, tmp_path
         problem, None, options, {"kind": "arrays"}, tmp_path / "run", backbone=toy.backbone(), quiet=True
     )
     last = {line["phase"]: line["passes"] for line in run.metrics()}
-    assert 0.85 * budget <= sum(last.values()) <= 1.02 * budget
+    assert 0.9 * budget <= sum(last.values()) <= 1.01 * budget
 
 
 def test_passes_count_by_area() -> None:

@@ -58,13 +58,15 @@ class ClosedWorld:
         if settings.length.budget is not None:
             refreshes = min(refreshes, int(0.2 * settings.length.budget / look))
         made = [k / (refreshes + 1) for k in range(1, refreshes + 1)]
-        whole = [at for at in made if not settings.growing or side(at, size) == size]
+        looks = sum(not settings.growing or side(at, size) == size for at in made)
+        if network.head.out_features > problem.n_known:  # the first ones are those of the stage before
+            looks += 1
         _, self.steps = steps_for(
             settings.length,
             len(problem.unlabelled),
             settings.batch,
             cost=method.cost(settings.batch, settings.batch) * grown,
-            overhead=look * len(whole),
+            overhead=look * looks,
         )
         # An epoch ends where pseudo-labels are made anew.
         self.epoch = math.ceil(self.steps / (refreshes + 1))
