@@ -431,7 +431,8 @@ def test_bytes_come_as_the_server_keeps_them(server: Server, tmp_path: Path) -> 
 def test_a_failed_transfer_is_told_and_leaves_nothing(
     server: Server, tmp_path: Path, monkeypatch, kind: str, why: str, known: bool
 ) -> None:
-    monkeypatch.setattr(download, "TIMEOUT", 0.2)
+    if kind == "stalls":  # others must not fail by a machine that is busy for a moment
+        monkeypatch.setattr(download, "TIMEOUT", 0.2)
     (tmp_path / "mine").write_text("dear to me")
     archive = offered(server, "a.tar.gz", tar(), kind, known)
     if kind == "missing":
