@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 import toy
@@ -289,7 +289,7 @@ def test_ds3l_improves_its_weights_by_the_exact_gradient() -> None:
         }
         logits = head.classes(network(rows).z)
         p, difference = opinions(logits[l:], u)
-        inner = F.cross_entropy(logits[:l], y) + weight * weighted(head.weigh(p), difference)
+        inner = F.cross_entropy(logits[:l], y) + weight * weighted(head.deserved(p), difference)
         slopes = torch.autograd.grad(inner, [*theta.values()], create_graph=True, allow_unused=True)
         ahead = {
             k: q - method.alpha * (torch.zeros_like(q) if g is None else g)
@@ -305,11 +305,20 @@ def test_ds3l_improves_its_weights_by_the_exact_gradient() -> None:
         )
         logits = head.classes(network(rows).z)
         p, difference = opinions(logits[l:], u)
-        loss = F.cross_entropy(logits[:l], y) + weight * weighted(head.weigh(p), difference)
+        loss = F.cross_entropy(logits[:l], y) + weight * weighted(head.deserved(p), difference)
     method.improve(network, rows, y, loss, weight, u, lr=1e-3)
     assert len(found) == 4
     for g, e in zip(found, expected, strict=True):
         torch.testing.assert_close(method.alpha * g, e, rtol=1e-6, atol=1e-14)
+
+
+def test_ds3l_weighs_by_how_sure_it_is_not_of_which_class() -> None:
+    torch.manual_seed(0)
+    head = Weighted(5, n_outputs=4, n_known=3)
+    nn.init.normal_(head.weigh[-1].weight)
+    p = torch.rand(6, 3).softmax(dim=1)
+    torch.testing.assert_close(head.deserved(p[:, [2, 0, 1]]), head.deserved(p))
+    assert head.deserved(p).std() > 0
 
 
 def test_ds3l_leaves_the_weights_to_their_own_optimiser() -> None:

@@ -82,8 +82,9 @@ class Clusters(Head):
 class Weighted(Head):
     """Known classes, and last the logit of the weight that an image deserves (DS3L).
 
-    The weight is a small network's, of nothing but the class probabilities. At first it is the same for all
-    images: who deserves less must be learned, not come from how the network was drawn.
+    The weight is a small network's, of nothing but the class probabilities, the largest first: how sure of an
+    image the network is counts, not of which class. At first it is the same for all images: who deserves less
+    must be learned, not come from how the network was drawn.
     """
 
     def __init__(self, d: int, n_outputs: int, n_known: int, hidden: int = 100):
@@ -94,7 +95,12 @@ class Weighted(Head):
 
     def forward(self, z: Tensor) -> Tensor:
         logits = self.classes(z)
-        return torch.cat([logits, self.weigh(logits.softmax(dim=1))], dim=1)
+        return torch.cat([logits, self.deserved(logits.softmax(dim=1))], dim=1)
+
+    def deserved(self, p: Tensor) -> Tensor:
+        """The weight's logit.  (n, K) -> (n, 1)"""
+        w: Tensor = self.weigh(p.sort(dim=1, descending=True).values)
+        return w
 
 
 class Ladder(Head):

@@ -65,11 +65,11 @@ class DS3L(Method):
         ce = F.cross_entropy(logits[:l], y)
         p, difference = opinions(logits[l:], u)
         if self.step % self.every == 0:
-            inner = ce + weight * weighted(head.weigh(p), difference)
+            inner = ce + weight * weighted(head.deserved(p), difference)
             self.improve(network, rows, y, inner, weight, u, self.omega_lr * (1 - progress))
         self.step += 1
         with torch.no_grad():
-            w = head.weigh(p)
+            w = head.deserved(p)
         self.seen = torch.stack([w.sigmoid().mean(), w.sigmoid().std()])
         return {"labelled": ce, "unlabelled": weight * weighted(w, difference)}
 
@@ -96,7 +96,7 @@ class DS3L(Method):
             return opinions(logits[l:, :-1], u)
 
         def inner(p: Tensor, difference: Tensor) -> Tensor:
-            return weight * weighted(head.weigh(p), difference)
+            return weight * weighted(head.deserved(p), difference)
 
         with statistics_frozen(network):
             _, logits = functional_call(network, ahead, (rows[: max(l, 2)],))
