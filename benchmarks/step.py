@@ -1,8 +1,8 @@
 """What the bi-level part of a step of stage 1 costs: time and memory, in units of a plain step.
 
 All kinds of step are made in turn, on the same rows, in float32 on the CPU, and a plain one in bfloat16 where
-that is faster; each memory figure comes from a process of its own. What has been measured is kept in --out,
-and a second start goes on from there.
+that is faster. They run in a process of their own, and so does the one step of each memory figure. What has
+been measured is kept in --out, and a second start goes on from there.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -101,13 +102,28 @@ def of_pairs(similarity: PairSimilarity, z: Tensor) -> Tensor:
     return torch.sigmoid(similarity.out(torch.relu(similarity.hidden(pairs)))).view(n, n)
 
 
-def memory(network: str, n: int, kind: str) -> float:
-    """MiB that a step takes at its peak, beyond what stood before it: in a process of its own."""
+def measured(network: str, n: int, rounds: int) -> dict[str, object]:
+    """Median seconds of each kind, over rounds in which each is made once after the other; and its memory."""
+    kinds = [kind for kind in KINDS if not kind.endswith("bfloat16") or precision(pick("cpu")) == "bfloat16"]
+    return {
+        "memory": {kind: apart(_memory, network, n, kind) for kind in kinds},
+        **apart(_seconds, network, n, kinds, rounds),
+        "peak": {
+            kind: matmul_peak(dtype=torch.bfloat16 if kind.endswith("bfloat16") else torch.float32)
+            for kind in kinds
+            if kind.startswith("plain")
+        },
+    }
+
+
+def apart(f: Callable[..., Any], *args: object) -> Any:
+    """f(*args) in a process of its own, which gives back all memory."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_memory, (network, n, kind))
+        return pool.apply(f, args)
 
 
 def _memory(network: str, n: int, kind: str) -> float:
+    """MiB that a step takes at its peak, beyond what stood before it."""
     step = made(network, n, kind)
 
     def status(name: str) -> float:
@@ -119,9 +135,8 @@ def _memory(network: str, n: int, kind: str) -> float:
     return status("VmHWM") - before
 
 
-def measured(network: str, n: int, rounds: int) -> dict[str, object]:
-    """Median seconds of each kind, over rounds in which each is made once after the other; and its memory."""
-    kinds = [kind for kind in KINDS if not kind.endswith("bfloat16") or precision(pick("cpu")) == "bfloat16"]
+def _seconds(network: str, n: int, kinds: list[str], rounds: int) -> dict[str, object]:
+    keep_freed_memory()  # as the command line does
     steps = {kind: made(network, n, kind) for kind in kinds}
     with FlopCounterMode(display=False) as counted:
         steps["plain"]()
@@ -134,13 +149,7 @@ def measured(network: str, n: int, rounds: int) -> dict[str, object]:
                 seconds[kind].append(time.perf_counter() - started)
     return {
         "seconds": {kind: statistics.median(taken) for kind, taken in seconds.items()},
-        "memory": {kind: memory(network, n, kind) for kind in kinds},
         "flop": counted.get_total_flops(),
-        "peak": {
-            kind: matmul_peak(dtype=torch.bfloat16 if kind.endswith("bfloat16") else torch.float32)
-            for kind in kinds
-            if kind.startswith("plain")
-        },
     }
 
 
@@ -190,7 +199,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("runs/step.json"))
     options = parser.parse_args()
-    keep_freed_memory()  # as the command line does
     results = json.loads(options.out.read_text()) if options.out.exists() else {}
     for network in options.networks:
         for n in options.images:
