@@ -41,30 +41,39 @@ def refine(**changes: Any) -> Refine:
 
 def test_the_loss_is_what_its_page_says() -> None:
     """Against loops: all images weigh the same; targets are sharpened after classes got their share."""
-    phase = refine(temperature=0.5)
+    phase = refine(temperature=0.5, mix=0.3)
     torch.manual_seed(0)
     weak, other, x = (torch.rand(n, 1, 8, 8) for n in (9, 9, 4))
     y = torch.tensor([0, 2, 1, 0])
     with torch.no_grad():  # so that what is averaged differs from what learns
         phase.average.network.head.weight.mul_(3)
+    torch.manual_seed(1)
     losses = {
         k: v.detach() for k, v in phase.step(Batch((x,), y, (weak, other), torch.arange(9)), 0.0).items()
     }
+    torch.manual_seed(1)  # drawn again: how much of each row is its own, and whose the other part is
+    own = float(torch.distributions.Beta(torch.tensor(0.3), torch.tensor(0.3)).sample())
+    own, whose = max(own, 1 - own), torch.randperm(13).tolist()
+    rows = torch.cat([x, other])
     with torch.no_grad():
-        logits = phase.network(torch.cat([x, other])).logits  # one batch, one set of statistics
+        mixed = torch.stack([own * rows[i] + (1 - own) * rows[j] for i, j in enumerate(whose)])
+        logits = phase.network(mixed).logits  # one batch, one set of statistics
         said = phase.average.network(weak).logits.log_softmax(dim=1)
     added = torch.zeros(6)
     for _ in range(5):
         mean = sum((row + added).softmax(dim=0) for row in said) / 9
         added = added + torch.log(phase.balance.shares / mean)
-    self_taught = labelled = 0.0
-    for row, told in zip(logits[4:], said, strict=True):
+    targets = [torch.eye(6)[label] for label in y]
+    for told in said:
         p = (told + added).exp() ** 2
-        self_taught -= float((p / p.sum() * row.log_softmax(dim=0)).sum()) / 9
-    for row, label in zip(logits[:4], y, strict=True):
-        labelled -= float(row.log_softmax(dim=0)[label]) / 4
-    assert float(losses["labelled"]) == pytest.approx(labelled * 4 / 13, rel=1e-4)
-    assert float(losses["unlabelled"]) == pytest.approx(self_taught * 9 / 13, rel=1e-4)
+        targets.append(p / p.sum())
+    terms = [
+        -float(((own * targets[i] + (1 - own) * targets[j]) * logits[i].log_softmax(dim=0)).sum()) / 13
+        for i, j in enumerate(whose)
+    ]
+    assert 0.5 < own < 0.99  # or nothing is tested
+    assert float(losses["labelled"]) == pytest.approx(sum(terms[:4]), rel=1e-4)
+    assert float(losses["unlabelled"]) == pytest.approx(sum(terms[4:]), rel=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore::openldn.errors.OpenLDNWarning")

@@ -609,6 +609,15 @@ def test_views_are_floats_from_nought_to_one() -> None:
     assert not torch.equal(made[2], made[3])
 
 
+@pytest.mark.parametrize(("size", "width"), [(8, 3), (32, 9)])
+def test_a_cut_view_is_a_weak_one_without_a_small_square(size: int, width: int) -> None:
+    images = plenty(300, size, 3)
+    made, plain = module.cut(images, draws(300), True), weak(images, draws(300), True)
+    changed = (made != plain).flatten(1).sum(dim=1)
+    assert 0 < int(changed.max()) <= 3 * width**2
+    assert torch.all((made == plain) | (made == 127))
+
+
 @pytest.mark.parametrize("size", [8, LARGE])
 def test_mixed_views_are_weak_or_strong(size: int) -> None:
     """About half are the weak view to the bit; the others have a grey square; company does not matter."""

@@ -112,6 +112,8 @@ class Refine:
     """How many times as often as others labelled images are seen; but at most half of a batch is labelled."""
     temperature: float = 0.4
     """By what log-probabilities are divided before an image learns from them."""
+    mix: float = 0.2
+    """Images are mixed with each other by a Beta distribution with this parameter."""
     ema_share: float = 0.05
     """How much of the phase the averaged network remembers."""
 

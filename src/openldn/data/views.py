@@ -1,4 +1,5 @@
-"""Random views of images: weak (flip, crop), strong (weak, RandAugment, cutout), crop (crop, flip, colours).
+"""Random views of images: weak (flip, crop), cut (weak, a small square gone), strong (weak, RandAugment,
+cutout), crop (crop, flip, colours).
 
 Every function takes a whole batch, draws what it needs for each image and stays on the batch's device.
 Images are uint8 (n, c, h, w) until `views` hands out floats in [0, 1]. Pixel arithmetic follows Pillow's, in
@@ -71,6 +72,11 @@ def strong(images: Tensor, draws: Draws, flip: bool) -> Tensor:
     return cutout(rand_augment(weak(images, draws, flip), draws), draws)
 
 
+def cut(images: Tensor, draws: Draws, flip: bool) -> Tensor:
+    """A weak view, and a square a quarter as wide cut out."""
+    return cutout(weak(images, draws, flip), draws, size=max(images.shape[2:]) // 4)
+
+
 def mixed(images: Tensor, draws: Draws, flip: bool) -> Tensor:
     """Strong for about one image of two, weak for the others."""
     made = weak(images, draws, flip)
@@ -91,6 +97,7 @@ VIEWS: dict[str, Callable[[Tensor, Draws, bool], Tensor]] = {
     "strong": strong,
     "mixed": mixed,
     "crop": crop,
+    "cut": cut,
 }
 
 # ------------------------------------------------------------------------------------------- crops

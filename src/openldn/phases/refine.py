@@ -3,7 +3,8 @@
 The network keeps its features and gets an output for every class. These first learn alone what the first
 stage says of the unlabelled images. Then all of it learns: a view of an unlabelled image follows what the
 averaged network says of another, once all classes have been given their share of the unlabelled images and
-what remains is sharpened a little.
+what remains is sharpened a little. By then it knows the labelled images by heart; so that there is something
+left to learn from them, images have a square cut out and are mixed with each other.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from openldn.balance import Balance, shares, shift
 from openldn.data.batches import Batch
 from openldn.data.pixels import Part
 from openldn.data.problem import Problem
+from openldn.losses import mixup
 from openldn.nets.classifier import Classifier, Says, infer
 from openldn.nets.ema import MovingAverage
 from openldn.optimisers import Adam, optimiser
@@ -33,8 +35,8 @@ class Refine:
     """
 
     name: str = "refine"
-    labelled_views: tuple[str, ...] = ("weak",)
-    unlabelled_views: tuple[str, ...] = ("weak", "weak")
+    labelled_views: tuple[str, ...] = ("cut",)
+    unlabelled_views: tuple[str, ...] = ("weak", "cut")
 
     def __init__(self, problem: Problem, network: Classifier, settings: config.Refine):
         self.problem, self.network, self.settings = problem, network, settings
@@ -77,12 +79,11 @@ class Refine:
         with torch.no_grad():
             said = self.balance(self.average.network(one).logits)
             q = (said / self.settings.temperature).softmax(dim=1)
-        logits = self.network(torch.cat([*batch.x, other])).logits
-        labelled, unlabelled = logits.split([len(batch.y), len(other)])
-        return {
-            "labelled": F.cross_entropy(labelled, batch.y, reduction="sum") / len(logits),
-            "unlabelled": F.cross_entropy(unlabelled, q, reduction="sum") / len(logits),
-        }
+        y = F.one_hot(batch.y, q.shape[1]).to(q.dtype)
+        x, q = mixup(torch.cat([*batch.x, other]), torch.cat([y, q]), self.settings.mix)
+        losses = F.cross_entropy(self.network(x).logits, q, reduction="none") / len(x)
+        labelled, unlabelled = losses.split([len(y), len(other)])  # by the larger share of a mixture
+        return {"labelled": labelled.sum(), "unlabelled": unlabelled.sum()}
 
     def after_step(self, batch: Batch, progress: float) -> None:
         """The average follows."""
