@@ -28,7 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from openldn import metrics, pipeline
 from openldn.config import PRESETS
-from openldn.data import sources
+from openldn.data import sources, workers
 from openldn.data.batches import Batches
 from openldn.data.problem import Problem
 from openldn.device import keep_freed_memory, matmul_peak, pick, precision
@@ -91,6 +91,7 @@ def main() -> None:
 
 def prepare(threads: int) -> None:
     """A process works with so many threads, and keeps its memory as the command line does."""
+    workers.end_with_owner()
     torch.set_num_threads(threads)
     keep_freed_memory()
 

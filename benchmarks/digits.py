@@ -98,6 +98,9 @@ def k_means(name: str, data_dir: str | None, seed: int) -> dict[str, float]:
 def one_thread() -> None:
     import torch
 
+    from openldn.data import workers
+
+    workers.end_with_owner()
     torch.set_num_threads(1)
 
 

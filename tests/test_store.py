@@ -3,6 +3,8 @@
 import errno
 import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -298,6 +300,25 @@ def test_workers_give_each_outcome_its_note() -> None:
     expected = {f"note {i}": bytes(i) for i in range(20)}
     assert dict(workers.outcomes(bytes, tasks, here=False)) == expected
     assert dict(workers.outcomes(bytes, tasks, here=True)) == expected
+
+
+def test_a_worker_ends_when_its_owner_is_killed() -> None:
+    """The one that holds the other end of our pipe longest is the worker: when it is gone, reading ends."""
+    code = """if __name__ == "__main__":
+        import multiprocessing, sys, time
+        from concurrent.futures import ProcessPoolExecutor
+        from openldn.data import workers
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, spawn, workers.end_with_owner) as pool:
+            pool.submit(print, "at work", flush=True).result()
+            pool.submit(time.sleep, 600).result()"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "at work\n"
+        owner.kill()
+        started = time.monotonic()
+        assert owner.stdout.read() == ""
+        assert time.monotonic() - started < 60
 
 
 def test_relative_paths_mean_the_folder_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ and goes on where it was stopped; what is finished is not run again.
 """
 
 import multiprocessing
-import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from rich.table import Table
 
 from openldn import device, metrics, pipeline
 from openldn.config import Options, decide
-from openldn.data import sources
+from openldn.data import sources, workers
 from openldn.data.problem import LabelledSet
 from openldn.errors import Diverged, UserError
 from openldn.recipes import RECIPES, recipe
@@ -88,7 +87,7 @@ def systems(
     for method in only:
         recipe(method)  # says so if there is none
     if at_once is None:
-        at_once = os.cpu_count() or 1 if device.pick("auto").type == "cpu" else 1
+        at_once = workers.count() if device.pick("auto").type == "cpu" else 1
     if seeds < 1 or at_once < 1:
         raise UserError(f"{seeds} seeds and {at_once} runs at once leave nothing to do; give at least 1")
     n, novel_share = _about(data, data_dir, images)
@@ -186,7 +185,7 @@ def _made(data: str, out: Path, options: dict[Job, Options], at_once: int) -> It
         for job, chosen in options.items():
             yield job, _run(data, out / "{}-{}".format(*job), chosen, False)
         return
-    threads = max(1, (os.cpu_count() or 1) // at_once)
+    threads = max(1, workers.count() // at_once)
     with ProcessPoolExecutor(at_once, multiprocessing.get_context("spawn"), _prepare, (threads,)) as pool:
         # No more are handed out than are at work: when somebody stops it, no other begins.
         waiting, at_work = list(options.items()), dict[Future[Made], Job]()
@@ -199,6 +198,7 @@ def _made(data: str, out: Path, options: dict[Job, Options], at_once: int) -> It
 
 
 def _prepare(threads: int) -> None:
+    workers.end_with_owner()
     torch.set_num_threads(threads)
     device.keep_freed_memory()
 

@@ -1,6 +1,8 @@
 """Worker processes, one a core, that live until they have nothing to do for a while."""
 
+import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, as_completed
 from typing import Any, ParamSpec, TypeVar
@@ -17,6 +19,19 @@ N = TypeVar("N")
 def count() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def end_with_owner() -> None:
+    """In a worker process: if its owner is killed, it ends too, instead of working on for nobody."""
+    owner = multiprocessing.parent_process()
+    if owner is None:
+        return
+
+    def wait() -> None:
+        owner.join()
+        os._exit(1)  # files are written whole or not at all, so it may end at any time
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def submit(f: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
