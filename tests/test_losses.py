@@ -231,7 +231,7 @@ def test_mixup_keeps_the_larger_share_its_own() -> None:
     n, y = 6, probabilities(6, 3).float()
     for seed in range(30):
         torch.manual_seed(seed)
-        shares, targets = mixup(torch.eye(n), y, 0.75)
+        shares, targets = mixup(0.75, torch.eye(n), y)
         own = shares.diagonal()
         assert float(own.min()) >= 0.5
         assert shares.sum(dim=0).tolist() == pytest.approx([1] * n)  # everyone is someone's other
@@ -246,7 +246,7 @@ def test_mixup_draws_its_share_from_a_beta_distribution(alpha: float) -> None:
     x = torch.eye(8)
     drawn = []
     while len(drawn) < 500:
-        own = mixup(x, x, alpha)[0].diagonal().min()
+        own = mixup(alpha, x)[0].diagonal().min()
         drawn.append(float(own))  # rows mixed with themselves have 1
     other = np.random.default_rng(0).beta(alpha, alpha, 100_000)
     expected = np.maximum(other, 1 - other)
@@ -259,7 +259,7 @@ def test_mixup_takes_images_and_leaves_its_input() -> None:
     torch.manual_seed(0)
     x, y = torch.rand(5, 3, 4, 4), torch.eye(5)
     before = x.clone()
-    mixed, targets = mixup(x, y, 0.5)
+    mixed, targets = mixup(0.5, x, y)
     assert torch.equal(x, before)
     assert torch.equal(y, torch.eye(5))
     expected = torch.einsum("ij,jchw->ichw", targets, x)

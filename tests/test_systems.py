@@ -13,10 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils.flop_counter import FlopCounterMode
 
 import toy
 from openldn import cli, pipeline, pretrained
-from openldn.config import Length, Options, Precision, decide
+from openldn.config import Length, Options, Precision, Settings, decide
 from openldn.data.batches import Batch
 from openldn.data.problem import Problem
 from openldn.errors import UserError
@@ -350,15 +351,34 @@ def test_temperatures_follow_uncertainty() -> None:
 
 
 def test_early_layers_stay_after_pretraining() -> None:
-    from openldn.nets.backbones import build
-
-    body = build("resnet18", 3, 32)
-    freeze_early(body)
-    trained = {name.split(".")[1] for name, p in body.named_parameters() if p.requires_grad}
+    problem, _ = split()
+    network = new_network(problem, "resnet18", 6, CPU)
+    freeze_early(network, problem)
+    trained = {name.split(".")[1] for name, p in network.backbone.named_parameters() if p.requires_grad}
     assert trained == {"7", "8"}  # of a stem and eight blocks
-    own = toy.backbone()
-    freeze_early(own)
+    own = new_network(problem, toy.backbone(), 6, CPU)
+    freeze_early(own, problem)
     assert all(p.requires_grad for p in own.parameters())
+    assert own.passes_each == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "size"), [("small", 1, 8), ("small", 3, 32), ("resnet18", 3, 16)]
+)
+def test_the_way_back_costs_what_torch_counts(name: str, channels: int, size: int) -> None:
+    """Of a backbone whose last stage alone is trained."""
+    problem, _ = split()
+    images = torch.zeros(4, channels, size, size, dtype=torch.uint8)
+    problem = replace(problem, images=images, labels=torch.tensor([0, 1, 2, -1]))
+    network = new_network(problem, name, 6, CPU)
+    freeze_early(network, problem)
+    x = torch.rand(4, channels, size, size)
+    with FlopCounterMode(display=False) as forward, torch.no_grad():
+        network.backbone(x)
+    with FlopCounterMode(display=False) as both:
+        network.backbone(x).sum().backward()
+    counted = both.get_total_flops() / forward.get_total_flops()
+    assert network.passes_each == pytest.approx(counted, rel=0.01)
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -500,8 +520,11 @@ def test_a_budget_is_kept(method: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["openldn-uda", "uda", "rest-refine"])
 @pytest.mark.parametrize("budget", [20_000, 100_000])
-def test_a_budget_is_kept_where_images_grow(method: str, budget: float, tmp_path: Path) -> None:
+def test_a_budget_is_kept_where_images_grow(
+    method: str, budget: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Small images cost less, and pseudo-labels are only made anew when images are whole."""
+    monkeypatch.setattr(Settings, "for_any_backbone", lambda settings: settings)  # they grow for this one too
     small = toy.labelled_set()
     made = replace(small, images=small.images.repeat_interleave(4, dim=2).repeat_interleave(4, dim=3))
     problem, _ = replace(made, flip=True).split(known=0.5, labelled=0.5, seed=0)
@@ -568,7 +591,8 @@ def test_what_several_begin_with_is_kept(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_systems_are_named_and_combined() -> None:
     assert [stage.part for stage in recipe("orca+uda").stages] == ["training", "training", "closed_world"]
-    for name in ("orca+x", "x", "x+uda", "openldn-uda+uda", "uda+uda"):
+    assert recipe("fixmatch+uda").parts == ("alone", "closed_world")
+    for name in ("orca+x", "x", "x+uda", "openldn-uda+uda"):
         with pytest.raises(UserError, match=r"method|already"):
             recipe(name)
 

@@ -36,6 +36,10 @@ class Length:
             budget=None if self.budget is None else share * self.budget,
         )
 
+    def longer(self, passes: float) -> "Length":
+        """With so many more image passes, if these are what is counted."""
+        return self if self.budget is None else replace(self, budget=self.budget + passes)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Discover:
@@ -96,6 +100,8 @@ class Rest:
     lr: float
     schedule: Schedule
     optimiser: Optimiser = "adam"
+    growing: bool = True
+    """Whether small versions of the images come first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +144,8 @@ class ClosedWorld:
     """How often pseudo-labels are made anew, evenly over the budget; 0 is never."""
     growing: bool = False
     """Whether small versions of the images come first; pseudo-labels then stay until images are whole."""
+    mixmatch_weight: float = 75.0
+    """What MixMatch's loss of unlabelled images weighs in the end, beside that of labelled ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +179,11 @@ class Preset:
     """Whether a network is asked about an image and its mirror image, where that shows the same thing."""
     largest: int
     """Pixels that larger images from files are brought down to, unless a size is given."""
+
+    @property
+    def alone(self) -> ClosedWorld:
+        """For known classes alone there is nothing to make pseudo-labels of novel ones from."""
+        return replace(self.closed_world, refreshes=0)
 
 
 PRESETS: dict[str, Preset] = {
@@ -230,6 +243,7 @@ PRESETS: dict[str, Preset] = {
             optimiser="muon",
             refreshes=10,
             growing=True,
+            mixmatch_weight=10.0,
         ),
         training=Training(
             length=Length(epochs=16, images=90_000), batch=100, lr=2e-3, schedule="decay", optimiser="muon"
@@ -320,6 +334,7 @@ class Settings:
     rest: Rest
     refine: Refine
     closed_world: ClosedWorld
+    alone: ClosedWorld
     training: Training
     ood_rate: float | None
 
@@ -327,9 +342,16 @@ class Settings:
         """As plain dictionaries."""
         return asdict(self)
 
-    def with_optimiser(self, name: Optimiser) -> "Settings":
-        """The same, but all stages make their steps by that one."""
-        return replace(self, **{stage: replace(getattr(self, stage), optimiser=name) for stage in STAGES})
+    def for_any_backbone(self) -> "Settings":
+        """The same for a network that is not ours, of which nothing is known.
+
+        Its convolutions may not be normalised, so Muon is not for it, and it may take images of one size
+        alone.
+        """
+        changed = {name: replace(getattr(self, name), optimiser="adam") for name in STAGES}
+        for name in ("rest", "closed_world", "alone"):
+            changed[name] = replace(changed[name], growing=False)
+        return replace(self, backbone="custom", **changed)
 
     @staticmethod
     def from_json(record: dict[str, Any]) -> "Settings":
@@ -346,6 +368,7 @@ STAGES = {
     "rest": Rest,
     "refine": Refine,
     "closed_world": ClosedWorld,
+    "alone": ClosedWorld,
     "training": Training,
 }
 

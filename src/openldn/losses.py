@@ -63,13 +63,14 @@ def sharpen(p: Tensor, temperature: float) -> Tensor:
     return powered / powered.sum(dim=1, keepdim=True)
 
 
-def mixup(x: Tensor, y: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """Each row mixed with another one, the larger share its own; targets (n, C) likewise."""
+def mixup(alpha: float, *things: Tensor, own: bool = True) -> tuple[Tensor, ...]:
+    """Each row mixed with another one, the larger share its `own`; images, targets and what else, alike."""
     concentration = torch.full((), alpha)
     mix = float(torch.distributions.Beta(concentration, concentration).sample())
-    mix = max(mix, 1 - mix)
-    other = torch.randperm(len(x), device=x.device)
-    return mix * x + (1 - mix) * x[other], mix * y + (1 - mix) * y[other]
+    if own:
+        mix = max(mix, 1 - mix)
+    other = torch.randperm(len(things[0]), device=things[0].device)
+    return tuple(mix * thing + (1 - mix) * thing[other] for thing in things)
 
 
 def contrast(a: Tensor, b: Tensor, temperature: float) -> Tensor:

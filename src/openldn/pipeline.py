@@ -91,9 +91,9 @@ def start(
         settings = decide(options, parts=recipe(options.method).parts)
         if options.precision is None:
             settings = replace(settings, precision=device.precision(device.pick(options.device)))
-    if backbone is not None:  # one of which we do not know whether its convolutions are normalised
+    if backbone is not None:
         width(backbone, problem.images.shape[1], problem.images.shape[3])  # says so if it cannot be used
-        settings = replace(settings, backbone="custom").with_optimiser("adam")
+        settings = settings.for_any_backbone()
     config = {
         "openldn": openldn.__version__,
         "torch": torch.__version__,

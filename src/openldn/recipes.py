@@ -1,6 +1,6 @@
 """The systems, as a table: phases, each with a network of its own, and a predictor."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -34,6 +34,7 @@ from openldn.phases.uno import UNO
 from openldn.phases.untrained import Untrained
 
 Build = Callable[[Problem, Classifier, Settings], Phase]
+Closed = Callable[[config.ClosedWorld], Method]  # a closed-world method, as the settings have it
 
 
 @dataclass(frozen=True)
@@ -80,32 +81,39 @@ def rest(problem: Problem, network: Classifier, settings: Settings) -> Phase:
     return Rest(problem, network, settings.rest)
 
 
+def spared(before: Sequence[Stage], problem: Problem, settings: Settings) -> float:
+    """Image passes that earlier stages leave of their budget, for a later one to spend."""
+    left = 0.0
+    for stage in before:
+        if stage.part == "rest":  # it stops early if it may
+            left += max(0.0, (settings.rest.length.budget or 0.0) - Plan.of(problem, settings.rest).cost)
+        elif stage.build is untrained:
+            left += settings.training.length.budget or 0.0
+    return left
+
+
 def refine(problem: Problem, network: Classifier, settings: Settings) -> Phase:
-    """All classes, from labels and from what the network itself says.
-
-    The first stage stops early if it may; what it leaves of a budget is spent here.
-    """
-    part, budget = settings.refine, settings.rest.length.budget
-    if part.length.budget is not None and budget is not None:
-        left = budget - Plan.of(problem, settings.rest).cost
-        part = replace(part, length=replace(part.length, budget=part.length.budget + max(0.0, left)))
-    return Refine(problem, network, part)
+    """All classes, from labels and from what the network itself says."""
+    length = settings.refine.length.longer(spared([REST], problem, settings))
+    return Refine(problem, network, replace(settings.refine, length=length))
 
 
-def closed_world(method: Method) -> Build:
-    """Stage 2 of OpenLDN by some method."""
+def closed_world(method: Closed, before: Sequence[Stage]) -> Build:
+    """Stage 2 of OpenLDN by some method, after whatever has found novel classes."""
 
     def build(problem: Problem, network: Classifier, settings: Settings) -> Phase:
-        return ClosedWorld(problem, network, settings.closed_world, method)
+        part = settings.closed_world
+        part = replace(part, length=part.length.longer(spared(before, problem, settings)))
+        return ClosedWorld(problem, network, part, method(part))
 
     return build
 
 
-def alone(method: Method) -> Build:
-    """The same for known classes alone: there is nothing to make pseudo-labels of novel ones from."""
+def alone(method: Closed) -> Build:
+    """The same for known classes alone."""
 
     def build(problem: Problem, network: Classifier, settings: Settings) -> Phase:
-        return ClosedWorld(problem, network, replace(settings.closed_world, refreshes=0), method)
+        return ClosedWorld(problem, network, settings.alone, method(settings.alone))
 
     return build
 
@@ -140,11 +148,11 @@ def pretrained(
     )
 
 
-CLOSED: dict[str, Method] = {
-    "uda": UDA(),
-    "mixmatch": MixMatch(),
-    "fixmatch": FixMatch(),
-    "mean-teacher": MeanTeacher(),
+CLOSED: dict[str, Closed] = {
+    "uda": lambda _: UDA(),
+    "mixmatch": lambda settings: MixMatch(weight=settings.mixmatch_weight),
+    "fixmatch": lambda _: FixMatch(),
+    "mean-teacher": lambda _: MeanTeacher(),
 }
 DISCOVER = Stage(discover, "discover")
 # Before images are grouped all of them are looked at, which takes as long as many steps: once is enough.
@@ -164,7 +172,8 @@ def after(
 RECIPES: dict[str, Recipe] = {
     **{
         f"openldn-{name}": Recipe(
-            (DISCOVER, Stage(closed_world(method), "closed_world")), f"OpenLDN, closed world by {name}"
+            (DISCOVER, Stage(closed_world(method, [DISCOVER]), "closed_world")),
+            f"OpenLDN, closed world by {name}",
         )
         for name, method in CLOSED.items()
     },
@@ -172,7 +181,7 @@ RECIPES: dict[str, Recipe] = {
     "rest-refine": Recipe((REST, REFINE), "known classes against the rest, then refined"),
     "rest": Recipe((REST,), "its first stage alone"),
     "fixmatch": Recipe(
-        (Stage(alone(FixMatch()), "closed_world", "reject-and-cluster", "known"),),
+        (Stage(alone(CLOSED["fixmatch"]), "alone", "reject-and-cluster", "known"),),
         "FixMatch on known classes, k-means on what it is unsure of",
     ),
     "ds3l": Recipe(
@@ -202,15 +211,15 @@ RECIPES: dict[str, Recipe] = {
     ),
     "orca": Recipe(after(SIMCLR, then=ORCA, share=0.5, head="cosine"), "SimCLR, then ORCA"),
     "mixmatch": Recipe(
-        (Stage(alone(MixMatch()), "closed_world", "reject-and-cluster", "known"),),
+        (Stage(alone(CLOSED["mixmatch"]), "alone", "reject-and-cluster", "known"),),
         "MixMatch on known classes, k-means on what it is unsure of",
     ),
     "uda": Recipe(
-        (Stage(alone(UDA(as_second_stage=False)), "closed_world", "reject-and-cluster", "known"),),
+        (Stage(alone(lambda _: UDA(as_second_stage=False)), "alone", "reject-and-cluster", "known"),),
         "UDA on known classes, k-means on what it is unsure of",
     ),
     "mean-teacher": Recipe(
-        (Stage(alone(MeanTeacher()), "closed_world", "reject-and-cluster", "known"),),
+        (Stage(alone(CLOSED["mean-teacher"]), "alone", "reject-and-cluster", "known"),),
         "Mean Teacher on known classes, k-means on what it is unsure of",
     ),
     "supervised": Recipe(
@@ -246,5 +255,5 @@ def recipe(method: str) -> Recipe:
         return first
     if "closed_world" in first.parts:
         raise UserError(f"{name} ends with closed-world training already; leave out +{closed}")
-    then = Stage(closed_world(CLOSED[closed]), "closed_world")
+    then = Stage(closed_world(CLOSED[closed], first.stages), "closed_world")
     return Recipe((*first.stages, then), f"{first.about}; closed world by {closed}")

@@ -25,6 +25,32 @@ def build(name: str, channels: int, size: int) -> nn.Module:
     return builder(name)(channels, size)
 
 
+def way_back(backbone: nn.Module, channels: int, size: int) -> float:
+    """What the way back through the convolutions costs, in units of the way forward.
+
+    A convolution costs its multiply-adds again for the gradient of its weights, if these are trained, and
+    again for that of its input, if anything before it is: 2 where all is trained, but for the first.
+    """
+    work = list[tuple[nn.Conv2d, int]]()  # with multiply-adds, in the order of the pass
+
+    def note(m: nn.Conv2d, _: object, made: Tensor) -> None:
+        work.append((m, m.weight.numel() * made.shape[2] * made.shape[3]))
+
+    hooks = [m.register_forward_hook(note) for m in backbone.modules() if isinstance(m, nn.Conv2d)]
+    training = backbone.training
+    with torch.no_grad():
+        backbone.eval()(torch.zeros(1, channels, size, size, device=next(backbone.parameters()).device))
+    backbone.train(training)
+    for hook in hooks:
+        hook.remove()
+    forward, back, goes_on = 0, 0, False
+    for m, multiply_adds in work:
+        forward += multiply_adds
+        back += multiply_adds * (m.weight.requires_grad + goes_on)
+        goes_on = goes_on or m.weight.requires_grad
+    return back / forward
+
+
 class SmallNet(nn.Module):
     """Fixed filters that whiten patches of 2x2 pixels, then blocks of two 3x3 convolutions; for tiny images.
 

@@ -81,6 +81,7 @@ class Classifier(nn.Module):
         super().__init__()
         self.pixels: int | None = None  # the side that images are brought to first, if any
         self.mirrored = False  # whether `infer` asks about mirror images too
+        self.back = 2.0  # what the way back costs, in units of the way forward
         self.halved = False  # whether the backbone works in bfloat16; its weights stay as they are
         self.register_buffer("mean", mean.view(1, -1, 1, 1))
         self.register_buffer("std", std.view(1, -1, 1, 1))
@@ -96,9 +97,8 @@ class Classifier(nn.Module):
 
     @property
     def passes_each(self) -> float:
-        """Image passes of an image forward and back; back is as far as the backbone is trained."""
-        trained: float = getattr(self.backbone, "trained", 1.0)
-        return 1 + 2 * trained
+        """Image passes of an image forward and back."""
+        return 1 + self.back
 
     def trunk(self, x: Tensor) -> Tensor:
         """Features as the backbone gives them.  (n, c, h, w) -> (n, d)"""

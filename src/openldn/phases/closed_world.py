@@ -52,27 +52,29 @@ class ClosedWorld:
         self.name, self.unlabelled_views = method.name, method.unlabelled_views
         self.optimiser = optimiser(settings.optimiser, network)
         self.n_labelled = self.n_unlabelled = settings.batch
-        # All images are looked at when pseudo-labels are made anew, which may take a fifth of a budget.
-        look, size = len(problem.images) * (2 if network.mirrored else 1), problem.images.shape[3]
+        # As many pseudo-labels per novel class as there are labels per known one.
+        self.per_class = max(1, len(problem.labelled) // problem.n_known)
+        # When pseudo-labels are made anew, all images are looked at, those that have one twice; this may take
+        # a fifth of a budget.
+        asked, size = 2 if network.mirrored else 1, problem.images.shape[3]
+        look = asked * (len(problem.images) + self.per_class * problem.n_novel)
         refreshes, grown = settings.refreshes, growing(size) if settings.growing else 1.0
         if settings.length.budget is not None:
             refreshes = min(refreshes, int(0.2 * settings.length.budget / look))
         made = [k / (refreshes + 1) for k in range(1, refreshes + 1)]
-        looks = sum(not settings.growing or side(at, size) == size for at in made)
-        if network.head.out_features > problem.n_known:  # the first ones are those of the stage before
-            looks += 1
+        overhead = look * sum(not settings.growing or side(at, size) == size for at in made)
+        if network.head.out_features > problem.n_known:  # the first ones are by the stage before
+            overhead += asked * len(problem.unlabelled)
         _, self.steps = steps_for(
             settings.length,
             len(problem.unlabelled),
             settings.batch,
             cost=method.cost(settings.batch, settings.batch) * grown,
-            overhead=look * looks,
+            overhead=overhead,
         )
         # An epoch ends where pseudo-labels are made anew.
         self.epoch = math.ceil(self.steps / (refreshes + 1))
         self.average = MovingAverage(network, min(settings.ema_steps, settings.ema_share * self.steps))
-        # As many pseudo-labels per novel class as there are labels per known one.
-        self.per_class = max(1, len(problem.labelled) // problem.n_known)
         self._chosen = torch.zeros(2, 0, dtype=torch.int64)  # rows and labels
         self._refreshed = 0  # how often they were made anew
 

@@ -47,10 +47,15 @@ class DTC(Method):
         assert isinstance(network.head, Clusters)
         images = Part(problem.images, problem.unlabelled)
         if progress == 0:
-            start(network.head, infer(network, images).z)
-        if progress == 0 or progress >= self.warm_up:
-            q = infer(network, images).logits.softmax(dim=1)
-            self.targets[problem.unlabelled] = sharper(q).to(self.targets)
+            z = infer(network, images).z
+            start(network.head, z)
+            with torch.no_grad():
+                said = network.head(z.to(self.targets))
+        elif progress >= self.warm_up:
+            said = infer(network, images).logits
+        else:
+            return
+        self.targets[problem.unlabelled] = sharper(said.softmax(dim=1)).to(self.targets)
 
     def losses(
         self, network: Classifier, average: Classifier, batch: Batch, progress: float

@@ -16,9 +16,9 @@ from openldn.nets.classifier import Classifier
 class MixMatch:
     """Guess labels from two views, sharpen them, and mix everything with everything."""
 
+    weight: float  # of the unlabelled images' loss, in the end
     temperature: float = 0.5
     alpha: float = 0.75
-    weight: float = 75.0
 
     name = "mixmatch"
     unlabelled_views = ("weak", "weak")
@@ -36,7 +36,7 @@ class MixMatch:
             q = sharpen(guess, self.temperature)  # (u, C)
             y = F.one_hot(batch.y, q.shape[1]).to(q.dtype)
         # One forward pass for all rows: BatchNorm sees labelled and unlabelled ones together.
-        mixed, targets = mixup(torch.cat([x, u1, u2]), torch.cat([y, q, q]), self.alpha)
+        mixed, targets = mixup(self.alpha, torch.cat([x, u1, u2]), torch.cat([y, q, q]))
         logits = network(mixed).logits
         # The mean runs over rows and classes. The weight grows over the whole run, as in the reference.
         error = (logits[l:].softmax(dim=1) - targets[l:]).square().mean()

@@ -33,7 +33,7 @@ class ORCA(Method):
 
     def __init__(self, problem: Problem, network: Classifier):
         super().__init__()
-        freeze_early(network.backbone)
+        freeze_early(network, problem)
         self.register_buffer("uncertainty", torch.tensor(0.5))
 
     def look(self, network: Classifier, problem: Problem, progress: float) -> None:

@@ -30,7 +30,7 @@ class RankStats(Method):
 
     def __init__(self, problem: Problem, network: Classifier):
         super().__init__()
-        freeze_early(network.backbone)
+        freeze_early(network, problem)
         self.known = nn.Linear(network.head.in_features, problem.n_known)
 
     def losses(

@@ -80,7 +80,7 @@ class Refine:
             said = self.balance(self.average.network(one).logits)
             q = (said / self.settings.temperature).softmax(dim=1)
         y = F.one_hot(batch.y, q.shape[1]).to(q.dtype)
-        x, q = mixup(torch.cat([*batch.x, other]), torch.cat([y, q]), self.settings.mix)
+        x, q = mixup(self.settings.mix, torch.cat([*batch.x, other]), torch.cat([y, q]))
         losses = F.cross_entropy(self.network(x).logits, q, reduction="none") / len(x)
         labelled, unlabelled = losses.split([len(y), len(other)])  # by the larger share of a mixture
         return {"labelled": labelled.sum(), "unlabelled": unlabelled.sum()}

@@ -34,7 +34,8 @@ class Plan:
     def of(problem: Problem, settings: config.Rest) -> "Plan":
         """As long as it is given, but no longer than it may be."""
         n_labelled, n_unlabelled = oversampled(problem, settings.batch, settings.often)
-        each, n = 3.0 * settings.batch * growing(problem.images.shape[3]), len(problem.unlabelled)
+        grown, n = growing(problem.images.shape[3]) if settings.growing else 1.0, len(problem.unlabelled)
+        each = 3.0 * settings.batch * grown
         epoch, steps = steps_for(settings.length, n, n_unlabelled, cost=each)
         most = max(settings.most_epochs * n, settings.most_images) / n_unlabelled
         steps = max(1, min(steps, round(most)))
@@ -66,7 +67,7 @@ class Rest:
         return learning_rate(self.settings.lr, self.settings.schedule, progress)
 
     def step(self, batch: Batch, progress: float) -> Mapping[str, Tensor]:
-        self.network.pixels = side(progress, self.problem.images.shape[3])
+        self.grow(progress)
         logits = self.network(torch.cat([*batch.x, *batch.u])).logits
         labelled, unlabelled = logits.split([len(batch.y), len(batch.rows)])
         return rest_losses(labelled, batch.y, unlabelled)
@@ -76,7 +77,12 @@ class Rest:
 
     def after_epoch(self, progress: float) -> None:
         """Whoever looks now sees images as the next step does, and in the end as they are."""
-        self.network.pixels = side(progress, self.problem.images.shape[3])
+        self.grow(progress)
+
+    def grow(self, progress: float) -> None:
+        """The network sees images as large as it is time for."""
+        if self.settings.growing:
+            self.network.pixels = side(progress, self.problem.images.shape[3])
 
     def figures(self) -> dict[str, float]:
         return {}

@@ -20,7 +20,7 @@ class Supervised(Method):
     def __init__(self, problem: Problem, network: Classifier, frozen: bool = False):
         super().__init__()
         if frozen:  # what SimCLR has made stays
-            freeze_early(network.backbone)
+            freeze_early(network, problem)
 
     def losses(
         self, network: Classifier, average: Classifier, batch: Batch, progress: float

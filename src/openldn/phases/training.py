@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from openldn import config
 from openldn.data.batches import Batch
 from openldn.data.problem import Problem
+from openldn.nets.backbones import way_back
 from openldn.nets.classifier import Classifier, Says
 from openldn.nets.ema import MovingAverage
 from openldn.optimisers import optimiser
 from openldn.phases.schedule import learning_rate, proportional, steps_for
-
-TRAINED = 0.25  # of a backbone's multiply-adds that are in its last stage: 0.26 of `small`, 0.24 of ResNet-18
 
 
 class Method(nn.Module):
@@ -33,6 +32,8 @@ class Method(nn.Module):
     """Whether the moving average of the network is what counts."""
     looks: int = 0
     """How often the system looks at all images, evenly over its length."""
+    looks_first: bool = True
+    """Whether one of them is before the first step."""
 
     def cost(self, l: int, u: int) -> float:  # noqa: E741
         """Image passes of a step of l labelled and u unlabelled images: every view forward and backward."""
@@ -49,7 +50,7 @@ class Method(nn.Module):
         raise NotImplementedError
 
     def look(self, network: Classifier, problem: Problem, progress: float) -> None:
-        """What the system does with all images before the first step, and as often as it `looks`."""
+        """What the system does with all images, as often as it `looks`."""
 
     def figures(self) -> dict[str, float]:
         """What to log beside the losses."""
@@ -83,7 +84,7 @@ class Training:
             overhead=look * looks,
         )
         if looks:
-            self.epoch = math.ceil(self.steps / looks)
+            self.epoch = math.ceil(self.steps / (looks if method.looks_first else looks + 1))
         self.average = MovingAverage(network, settings.ema_share * self.steps) if method.averaged else None
 
     @property
@@ -93,7 +94,7 @@ class Training:
 
     def begin(self, previous: Says | None) -> None:
         """A first look."""
-        if self.method.looks:
+        if self.method.looks and self.method.looks_first:
             self.method.look(self.model, self.problem, 0.0)
 
     def learning_rate(self, progress: float) -> float:
@@ -131,11 +132,12 @@ class Training:
             self.average.network.load_state_dict(state["average"])
 
 
-def freeze_early(backbone: nn.Module) -> None:
+def freeze_early(network: Classifier, problem: Problem) -> None:
     """What comes before the last stage of a backbone of ours is no longer trained; others are left alone."""
+    backbone = network.backbone
     layers, last = getattr(backbone, "layers", None), getattr(backbone, "last", None)
     if isinstance(layers, nn.Sequential) and isinstance(last, int):
-        backbone.trained = TRAINED  # type: ignore[assignment]
         kept = {*layers[-last:].parameters()}
         for p in backbone.parameters():
             p.requires_grad_(p.requires_grad and p in kept)
+        network.back = way_back(backbone, *problem.images.shape[1:3])

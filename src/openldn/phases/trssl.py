@@ -16,7 +16,7 @@ from openldn.data.batches import Batch
 from openldn.data.draws import keys_of
 from openldn.data.problem import Problem
 from openldn.data.views import views
-from openldn.losses import sinkhorn
+from openldn.losses import mixup, sinkhorn
 from openldn.nets.classifier import Classifier, evaluating
 from openldn.phases.training import Method
 
@@ -28,7 +28,7 @@ class TRSSL(Method):
     labelled_views = ("crop",)
     unlabelled_views = ("crop", "crop")
     averaged = True
-    looks = 5
+    looks, looks_first = 4, False  # at the start nothing is known yet
     asked = 5  # views by which an image's uncertainty is found
     temperature = 0.1
     temperatures: Tensor
@@ -47,9 +47,7 @@ class TRSSL(Method):
 
     @torch.no_grad()
     def look(self, network: Classifier, problem: Problem, progress: float) -> None:
-        """Temperatures anew; at the start nothing is known of them."""
-        if progress == 0:
-            return
+        """Temperatures anew."""
         rows, where = problem.unlabelled, next(network.parameters()).device
         spread, seed = [], int(torch.randint(2**31, ()))
         at_once = max(1, 2**21 // (self.asked * math.prod(problem.images.shape[1:])))
@@ -77,15 +75,9 @@ class TRSSL(Method):
         given = self.temperatures.new_full((l,), self.temperature)
         rows, targets = torch.cat([x, u1, u2]), torch.cat([y, t1, t2])
         temperatures = torch.cat([given, own, own])
-        mix = float(torch.distributions.Beta(0.75, 0.75).sample())
-        other = torch.randperm(len(rows), device=rows.device)
-
-        def mixed(a: Tensor) -> Tensor:
-            return mix * a + (1 - mix) * a[other]
-
-        o = self.temperature * network(mixed(rows)).logits
-        said = o / mixed(temperatures)[:, None]
-        each = F.cross_entropy(said, mixed(targets), reduction="none")
+        rows, targets, temperatures = mixup(0.75, rows, targets, temperatures, own=False)
+        said = self.temperature * network(rows).logits / temperatures[:, None]
+        each = F.cross_entropy(said, targets, reduction="none")
         return {"labelled": each[:l].sum() / len(each), "unlabelled": each[l:].sum() / len(each)}
 
     def figures(self) -> dict[str, float]:

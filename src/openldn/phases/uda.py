@@ -37,7 +37,7 @@ class UDA:
         (x,), (weak, strong), l = batch.x, batch.u, len(batch.y)  # noqa: E741
         y = F.one_hot(batch.y, network.head.out_features).to(x.dtype)
         if self.as_second_stage:
-            x, y = mixup(x, y, self.alpha)
+            x, y = mixup(self.alpha, x, y)
         logits = network(torch.cat([x, weak, strong])).logits
         labelled, weak, strong = logits.split([l, len(weak), len(strong)])
         q = (weak.detach() / self.temperature).softmax(dim=1)
