@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from openldn.balance import Balance, shares
+from openldn import losses
+from openldn.balance import Balance, Sinkhorn, shares
 from openldn.data.problem import Problem
 from openldn.nets.classifier import Outputs
 from openldn.predictors import Balanced
@@ -72,3 +74,32 @@ def test_balanced_predictions_hold_where_classes_are_equally_frequent() -> None:
     assert torch.allclose(p, other.probabilities(Outputs(biased, biased)), atol=1e-4)
     assert predictor.fits(predictor.state, n_outputs=4, n_known=2, n_novel=2)
     assert not predictor.fits({"shift": torch.zeros(5)}, n_outputs=4, n_known=2, n_novel=2)
+
+
+@pytest.mark.parametrize(("rows", "classes"), [(75, 10), (75, 100), (192, 200)])
+def test_labels_of_few_rows_are_as_good_as_those_of_many(rows: int, classes: int) -> None:
+    """Of a network that knows each image, nearly all of a label is on its class, after some steps."""
+    torch.manual_seed(0)
+    sinkhorn = Sinkhorn(classes)
+    for _ in range(12):
+        y = torch.randint(classes, (rows,))
+        scores = 0.8 * F.one_hot(y, classes) + 0.1 * torch.randn(rows, classes)
+        labels = sinkhorn(scores)
+    torch.testing.assert_close(labels.sum(dim=1), torch.ones(rows))
+    right = float(labels[torch.arange(rows), y].mean())
+    assert right > 0.9
+    if rows < classes:
+        assert float(losses.sinkhorn(scores)[torch.arange(rows), y].mean()) < 0.7
+
+
+def test_recent_rows_are_forgotten_and_come_back() -> None:
+    torch.manual_seed(0)
+    one, other = Sinkhorn(5), Sinkhorn(5)
+    for _ in range(10):
+        one(torch.randn(4, 5))
+    other.load_state_dict(one.state_dict())
+    scores, recent = torch.randn(4, 5), one.recent.clone()
+    assert torch.equal(one(scores), other(scores))
+    assert torch.equal(one.recent, torch.cat([scores, recent[:-4]]))
+    many = torch.randn(15, 5)
+    assert torch.equal(one(many), losses.sinkhorn(many))  # enough of them by themselves

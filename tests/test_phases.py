@@ -29,7 +29,7 @@ from openldn.run import Run, read_tensors
 # Runs of a few epochs find nothing novel yet, and say so.
 pytestmark = pytest.mark.filterwarnings("ignore::openldn.errors.OpenLDNWarning")
 CPU = torch.device("cpu")
-SYSTEMS = [*RECIPES, "orca+uda", "rest+mixmatch"]
+SYSTEMS = [*RECIPES, "orca+uda", "rest+mixmatch", "fixmatch+uda"]
 EVERY = pytest.mark.parametrize("method", SYSTEMS)
 TRAINED = pytest.mark.parametrize("method", [m for m in SYSTEMS if m != "k-means"])
 
@@ -67,11 +67,16 @@ def phases(method: str, problem: Problem, **choices: Any) -> list[loop.Phase]:
 
 @EVERY
 def test_same_seed_same_weights_whatever_is_hidden(method: str, tmp_path: Path) -> None:
-    """Two runs agree to the bit, though the truth they are judged by differs; another seed does not."""
-    problem, truth = split()
-    shuffled = replace(truth, labels=np.random.default_rng(0).permutation(truth.labels))
+    """Two runs agree to the bit, though hidden labels and the truth differ; another seed does not."""
+    whole, rng = toy.labelled_set(), np.random.default_rng(0)
+    labels = whole.labels.copy()
+    labels[labels >= 3] = rng.permutation(labels[labels >= 3])
+    other_truth = replace(whole, labels=labels, test_labels=rng.permutation(whole.test_labels))
+    (problem, truth), (same, shuffled) = (
+        made.split(known=0.5, labelled=0.5, seed=0) for made in (whole, other_truth)
+    )
     one = train(tmp_path / "one", problem, truth, method=method)
-    two = train(tmp_path / "two", problem, shuffled, method=method)
+    two = train(tmp_path / "two", same, shuffled, method=method)
     assert equal(weights(one), weights(two))
     if method != "k-means":
         other = train(tmp_path / "other", problem, method=method, seed=1)
@@ -144,7 +149,7 @@ def test_state_survives_the_round_trip(method: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", [m for m in SYSTEMS if m not in ("k-means", "supervised", "cgdl")])
 def test_unlabelled_images_move_the_network(method: str) -> None:
-    """Each term that is about unlabelled images has a gradient."""
+    """Each term that is about unlabelled images has a gradient in what is learned, and depends on them."""
     problem, _ = split()
     for phase in phases(method, problem):
         if phase.name == "supervised":
@@ -166,8 +171,10 @@ def test_unlabelled_images_move_the_network(method: str) -> None:
         terms = kinds.get(phase.name, {"unlabelled"})
         assert terms <= losses.keys()
         for name in terms:
-            felt = torch.autograd.grad(losses[name], seen.u, retain_graph=True, materialize_grads=True)
-            assert max(float(g.abs().max()) for g in felt) > 0, name
+            learned = [p for p in phase.network.backbone.parameters() if p.requires_grad]
+            for things in (seen.u, learned):
+                felt = torch.autograd.grad(losses[name], things, retain_graph=True, materialize_grads=True)
+                assert max(float(g.abs().max()) for g in felt) > 0, name
 
 
 # Image passes that these need to solve it; others need 20,000.

@@ -22,15 +22,17 @@ from openldn.data.batches import Batch
 from openldn.data.problem import Problem
 from openldn.errors import UserError
 from openldn.k_means import even_k_means, k_means, semi_supervised
-from openldn.losses import contrast, sinkhorn, supervised_contrast
+from openldn.losses import contrast, mixup, sinkhorn, supervised_contrast
 from openldn.model import Model, new_network
 from openldn.nets.classifier import Made, Outputs, Passes, infer, statistics_frozen
 from openldn.nets.heads import HEADS, Clusters, Weighted
 from openldn.phases.cgdl import divergence, product
 from openldn.phases.ds3l import DS3L, opinions, weighted
 from openldn.phases.dtc import DTC, sharper, start
+from openldn.phases.mixmatch import MixMatch
 from openldn.phases.orca import margin_loss, partners
 from openldn.phases.rankstats import pair_loss, same_largest
+from openldn.phases.simgcd import SimGCD
 from openldn.phases.training import Training, freeze_early
 from openldn.phases.trssl import TRSSL, hardened
 from openldn.phases.uda import UDA
@@ -150,9 +152,9 @@ def test_swapped_targets_come_from_labels_and_from_the_other_view() -> None:
     said, other, y = torch.randn(6, 3), torch.randn(6, 3), torch.tensor([2, 0])
     targets = torch.cat([torch.eye(3)[y], sinkhorn(0.1 * other[2:])])
     expected = -(targets * said.log_softmax(dim=1)).sum(dim=1).mean()
-    torch.testing.assert_close(swapped_loss(said, other, y), expected)
+    torch.testing.assert_close(swapped_loss(said, other, y, sinkhorn), expected)
     other.requires_grad_()
-    assert not swapped_loss(said, other, y).requires_grad  # targets are not learned through
+    assert not swapped_loss(said, other, y, sinkhorn).requires_grad  # targets are not learned through
 
 
 def test_only_sure_novel_targets_are_hardened() -> None:
@@ -187,6 +189,77 @@ def test_uda_follows_sharpened_predictions_where_they_are_sure(as_second_stage: 
         log_p = s.log_softmax(dim=0)
         total -= sum(a / sum(q) * float(b) for a, b in zip(q, log_p, strict=True))
     assert float(found["unlabelled"]) == pytest.approx(total / 3, rel=1e-5)
+
+
+def test_mixmatch_learns_sharpened_guesses_by_both_views() -> None:
+    """One image of each kind; who is mixed with whom, and by how much, is drawn again here."""
+    x, u1, u2 = torch.tensor([[1.0, 0.0, 2.0], [0.5, 1.0, 0.0], [0.0, 2.0, 0.0]])[:, None, :, None, None]
+    batch = Batch((x,), torch.tensor([1]), (u1, u2), torch.arange(1))
+    torch.manual_seed(0)
+    found = MixMatch(weight=8.0).losses(Mirror(), Mirror(), batch, 0.5)  # type: ignore[arg-type]
+    guess = (u1.flatten().softmax(dim=0) + u2.flatten().softmax(dim=0)) / 2
+    q = guess**2 / (guess**2).sum()
+    torch.manual_seed(0)
+    rows, targets = mixup(0.75, torch.cat([x, u1, u2]).flatten(1), torch.stack([torch.eye(3)[1], q, q]))
+    expected = -(targets[0] * rows[0].log_softmax(dim=0)).sum()
+    torch.testing.assert_close(found["labelled"], expected)
+    error = sum((rows[i].softmax(dim=0) - targets[i]).square().sum() / 6 for i in (1, 2))
+    torch.testing.assert_close(found["unlabelled"], 8.0 * 0.5 * torch.as_tensor(error))
+
+
+def test_trssl_mixes_images_targets_and_temperatures_alike() -> None:
+    problem, _ = split()
+    phase = phase_of("trssl", problem)
+    method, l = phase.method, 2  # noqa: E741
+    assert isinstance(method, TRSSL)
+    torch.manual_seed(0)
+    x, u1, u2 = torch.randn(l, 6), torch.randn(20, 6), torch.randn(20, 6)
+    rows = problem.unlabelled[:20]
+    method.temperatures[rows] = torch.linspace(0.1, 1.0, 20)
+    batch = Batch(
+        (x[..., None, None],), torch.tensor([0, 2]), (u1[..., None, None], u2[..., None, None]), rows
+    )
+    torch.manual_seed(3)
+    found = method.losses(Mirror(), Mirror(), batch, 0.5)  # type: ignore[arg-type]
+    torch.manual_seed(3)
+    # A cosine head's logits are cosines over 0.1: Sinkhorn sees cosines, and each view learns the other's.
+    t1, t2 = hardened(sinkhorn(0.1 * u2), 3), hardened(sinkhorn(0.1 * u1), 3)
+    own = method.temperatures[rows]
+    images, targets, temperatures = mixup(
+        0.75,
+        torch.cat([x, u1, u2]),
+        torch.cat([torch.eye(6)[[0, 2]], t1, t2]),
+        torch.cat([torch.full((l,), 0.1), own, own]),
+        own=False,
+    )
+    each = -(targets * (0.1 * images / temperatures[:, None]).log_softmax(dim=1)).sum(dim=1)
+    torch.testing.assert_close(found["labelled"], each[:l].sum() / 42)
+    torch.testing.assert_close(found["unlabelled"], each[l:].sum() / 42)
+
+
+def test_simgcd_learns_from_the_other_view_sharpened() -> None:
+    problem, _ = split()
+    phase = phase_of("simgcd", problem)
+    method = phase.method
+    assert isinstance(method, SimGCD)
+    method.projector = nn.Identity()  # type: ignore[assignment]
+    torch.manual_seed(0)
+    one, other, y = 3 * torch.randn(8, 6), 3 * torch.randn(8, 6), torch.tensor([0, 1, 0])
+    views = tuple(v[..., None, None] for v in (one, other))
+    batch = Batch(tuple(v[:3] for v in views), y, tuple(v[3:] for v in views), torch.arange(5))
+    found = method.losses(Mirror(), Mirror(), batch, 1.0)  # type: ignore[arg-type]
+    distilled = 0.0  # in the end the teacher's temperature is 0.04 where the student's is 0.1
+    for teacher, student in ((one, other), (other, one)):
+        q = (teacher * 0.1 / 0.04).softmax(dim=1)
+        distilled -= float((q * student.log_softmax(dim=1)).sum()) / 16
+    p = torch.cat([one, other]).softmax(dim=1).mean(dim=0)
+    terms = 0.65 * contrast(one, other, 1.0) + 0.65 * distilled
+    torch.testing.assert_close(found["unlabelled"], terms)
+    torch.testing.assert_close(found["entropy"], 0.65 * method.spread * (p * p.log()).sum())
+    named = torch.cat([one[:3], other[:3]])
+    twice = torch.cat([y, y])
+    labelled = 0.35 * (supervised_contrast(named, twice, 0.07) + F.cross_entropy(named, twice))
+    torch.testing.assert_close(found["labelled"], labelled)
 
 
 def test_gaussians_multiply_and_diverge_as_they_should() -> None:
@@ -245,7 +318,10 @@ def test_dtc_begins_with_k_means_and_keeps_its_targets_while_warming_up() -> Non
     phase.begin(None)
     q = infer(phase.network, problem.images[problem.unlabelled]).logits.softmax(dim=1)
     torch.testing.assert_close(method.targets[problem.unlabelled], sharper(q))
-    assert q.amax(dim=1).mean() > 1.5 / problem.n_classes  # assignments mean something
+    z = infer(phase.network, problem.images[problem.unlabelled]).z
+    _, clusters = k_means((z - z.mean(dim=0)), problem.n_classes, seed=0, starts=20)
+    groups = {*zip(q.argmax(dim=1).tolist(), clusters.tolist(), strict=True)}
+    assert len(groups) == problem.n_classes  # the same groups by other names
     before = method.targets.clone()
     with torch.no_grad():
         phase.network.head.centres.add_(1.0)  # type: ignore[union-attr, operator]

@@ -8,9 +8,10 @@ log-probability by which, over the last few thousand images, it has that many. T
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from openldn.data.problem import Problem
+from openldn.losses import sinkhorn
 
 
 def shares(problem: Problem) -> Tensor:
@@ -53,3 +54,31 @@ class Balance:
         said = logits.log_softmax(dim=1)
         self.recent = torch.cat([said, self.recent])[: self.length]
         return said + shift(self.recent, self.shares, rounds)
+
+
+class Sinkhorn(nn.Module):
+    """`losses.sinkhorn` for a step's rows, among recent ones where these are few beside the classes.
+
+    Of a few rows hardly any class has its share, and to give it to them would tear right labels apart.
+    """
+
+    few, enough = 3, 8  # rows for each class
+    recent: Tensor
+    filled: Tensor
+
+    def __init__(self, n_classes: int):
+        super().__init__()
+        self.register_buffer("recent", torch.zeros(self.enough * n_classes, n_classes))  # scores
+        self.register_buffer("filled", torch.tensor(0))
+
+    @torch.no_grad()
+    def forward(self, scores: Tensor, shares: Tensor | None = None) -> Tensor:
+        """Soft labels of scores (n, C)."""
+        n, n_classes = scores.shape
+        if n >= self.few * n_classes:
+            return sinkhorn(scores, shares=shares)
+        known = self.recent[: min(int(self.filled), max(0, len(self.recent) - n))]
+        made = sinkhorn(torch.cat([scores, known]), shares=shares)[:n]
+        self.recent = torch.cat([scores, self.recent])[: len(self.recent)]
+        self.filled = (self.filled + n).clamp_max(len(self.recent))
+        return made

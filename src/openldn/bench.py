@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,6 +34,9 @@ COLUMNS = (
     "minutes",
     "paper, CIFAR-10",
 )
+# What a narrow terminal does without; `systems.csv` has all.
+LEAVE_OUT = ("paper, CIFAR-10", "known, none rejected", "minutes", "thousand passes")
+# Two that differ from `openldn-uda` in their second stage alone are run when asked for.
 SYSTEMS = (
     *(name for name in RECIPES if name not in ("openldn-fixmatch", "openldn-mean-teacher")),
     "orca+uda",
@@ -58,6 +62,7 @@ class Result:
     """What one run came to."""
 
     scores: dict[str, float]
+    ordered: bool  # whether it has names for the known classes; else known accuracy is by the best matching
     anchored: float  # on all images, known classes called by their names
     none_rejected: float | None  # of known images, where the system rejects what it is unsure of
     passes: float
@@ -79,17 +84,25 @@ def systems(
     oracle: bool,
     data_dir: str | None,
     at_once: int | None,
-) -> Table:
-    """Trains what is not trained yet, a seed of all systems before the next, and makes the table.
+    width: int,
+) -> tuple[Table, list[str]]:
+    """Trains what is not trained yet, a seed of all systems before the next.
 
-    It is also written to `out`, as it stands after each run.
+    Gives a table that fits the width, and what went wrong. All of the table is also in `out`, as it stands
+    after each run.
     """
-    for method in only:
-        recipe(method)  # says so if there is none
     if at_once is None:
         at_once = workers.count() if device.pick("auto").type == "cpu" else 1
-    if seeds < 1 or at_once < 1:
-        raise UserError(f"{seeds} seeds and {at_once} runs at once leave nothing to do; give at least 1")
+    if at_once < 1:
+        raise UserError(f"{at_once} runs at once leave nothing to do; give at least 1")
+    if seeds < 1:
+        raise UserError(f"{seeds} seeds leave nothing to do; give at least 1")
+    if not per_image >= 1:
+        raise UserError(f"{per_image:g} passes an image are too few to learn from; give at least 1")
+    if data not in sources.NAMED:
+        raise UserError(f"there is no data set {data!r}; choose one of {', '.join(sources.NAMED)}")
+    for method in only:
+        pipeline.check(Options(method=method, images=images))
     n, novel_share = _about(data, data_dir, images)
     budget = per_image * n
     options = {
@@ -105,41 +118,39 @@ def systems(
         for seed in range(seeds)
         for method in only
     }
+    _check_ours(out)
     for (method, seed), chosen in options.items():
         pipeline.check(chosen)
-        _check_the_same(out / f"{method}-{seed}", data, chosen)
+        _check_the_same(out, f"{method}-{seed}", data, chosen)
     found: dict[str, list[Result]] = {method: [] for method in only}
     failed: list[str] = []
-    started, trained = time.monotonic(), 0
+    started, trained, done = time.monotonic(), 0, 0
     for (method, seed), (result, fresh) in _made(data, out, options, at_once):
-        trained += fresh
+        trained, done = trained + fresh, done + 1
         if isinstance(result, str):
             failed.append(f"{method}, seed {seed}: {result}")
             print(failed[-1], flush=True)
             continue
         found[method].append(result)
-        done = sum(map(len, found.values())) + len(failed)
         said = " / ".join(f"{result.scores[key]:.1f}" for key in KEYS)
-        left = (time.monotonic() - started) / max(1, trained) * (len(options) - done) / 60
+        at_work = min(at_once, len(options) - done)  # each of them half done, on average
+        left = (time.monotonic() - started) / (trained + at_work / 2) * (len(options) - done - at_work / 2)
         print(
             f"{done} of {len(options)}: {method}, seed {seed}: {said}"
-            + (f"; about {left:.0f} minutes left" if trained and done < len(options) else ""),
+            + (f"; about {left / 60:.0f} minutes left" if trained and at_work else ""),
             flush=True,
         )
-        write_csv(out / "systems.csv", COLUMNS, rows(found))
+        write_csv(out / "systems.csv", COLUMNS, rows(found, seeds, oracle))
     if not any(found.values()):
         raise UserError(f"no run came to its end; the first: {failed[0]}")
     rates = "reject rates from the true share of novel images (oracle)" if oracle else "no oracle"
-    budgeted = f"{budget / 1e3:,.0f} thousand passes"
-    shown = Table(
-        *COLUMNS, title=f"{data}, {seeds} seeds, test images, protocol openldn, {budgeted}, {rates}"
+    title = (
+        f"{data}, {seeds} seeds, test images, protocol openldn, {budget / 1e3:,.0f} thousand passes, {rates}"
     )
-    for row in rows(found):
-        shown.add_row(*row)
-    return shown
+    return fitted(rows(found, seeds, oracle), title, width), failed
 
 
-def rows(found: dict[str, list[Result]]) -> list[list[str]]:
+def rows(found: dict[str, list[Result]], seeds: int, oracle: bool) -> list[list[str]]:
     """A row a system, the best first, by all images where known classes are called by their names.
 
     (The protocol's own `all` lets a known class go by any name that no other has.)
@@ -147,16 +158,40 @@ def rows(found: dict[str, list[Result]]) -> list[list[str]]:
     made = []
     for method, results in found.items():
         if results:
-            scores = [[r.scores[key] for r in results] for key in KEYS]
+            known, novel, everything = ([r.scores[key] for r in results] for key in KEYS)
             anchored = [r.anchored for r in results]
             passes = statistics.fmean(r.passes for r in results) / 1e3
             minutes = statistics.fmean(r.seconds for r in results) / 60
-            reported = " / ".join(map(str, PAPER[method])) if method in PAPER else ""
             closed = [r.none_rejected for r in results if r.none_rejected is not None]
-            cells = [*map(spread, [*scores, anchored]), spread(closed) if closed else ""]
-            cells += [f"{passes:,.0f}", f"{minutes:.1f}", reported]
-            made.append((statistics.fmean(anchored), [method, *cells]))
+            name = method + (" (oracle)" if oracle and closed else "")
+            name += f" ({len(results)} of {seeds} seeds)" if len(results) < seeds else ""
+            cells = [spread(known) + ("" if results[0].ordered else " *"), spread(novel), spread(everything)]
+            cells += [spread(anchored), spread(closed) if closed else "", f"{passes:,.0f}", f"{minutes:.1f}"]
+            reported = " / ".join(map(str, PAPER[method])) if method in PAPER else ""
+            made.append((statistics.fmean(anchored), [name, *cells, reported]))
     return [row for _, row in sorted(made, key=lambda pair: -pair[0])]
+
+
+def fitted(rows: list[list[str]], title: str, width: int) -> Table:
+    """As many columns as a terminal of that width has room for."""
+    needed = {
+        name: 3 + max(map(len, [*name.split(), *cells]))
+        for name, cells in zip(COLUMNS, zip(*rows, strict=True), strict=True)
+    }
+    for name in LEAVE_OUT:
+        if 1 + sum(needed.values()) > width:
+            del needed[name]
+    notes = []
+    if any("*" in row[1] for row in rows):
+        notes.append("* by the best matching of test images: its clusters have no names")
+    if len(needed) < len(COLUMNS):
+        notes.append("systems.csv has more columns")
+    shown = Table(title=title, caption="; ".join(notes) or None)
+    for name in needed:
+        shown.add_column(name, no_wrap=name == "system")
+    for row in rows:
+        shown.add_row(*(row[COLUMNS.index(name)] for name in needed))
+    return shown
 
 
 def spread(values: Sequence[float]) -> str:
@@ -171,6 +206,7 @@ def result_of(run: Run) -> Result:
     last = {line["phase"]: line for line in lines if line["phase"] != "final"}
     return Result(
         metrics.headline(lines[-1]),
+        lines[-1]["ordered"],
         lines[-1]["protocols"]["anchored"]["all"],
         lines[-1].get("none_rejected"),
         sum(line["passes"] for line in last.values()),
@@ -189,12 +225,18 @@ def _made(data: str, out: Path, options: dict[Job, Options], at_once: int) -> It
     with ProcessPoolExecutor(at_once, multiprocessing.get_context("spawn"), _prepare, (threads,)) as pool:
         # No more are handed out than are at work: when somebody stops it, no other begins.
         waiting, at_work = list(options.items()), dict[Future[Made], Job]()
-        while waiting or at_work:
-            while waiting and len(at_work) < at_once:
-                job, chosen = waiting.pop(0)
-                at_work[pool.submit(_run, data, out / "{}-{}".format(*job), chosen, True)] = job
-            for done in wait(at_work, return_when=FIRST_COMPLETED).done:
-                yield at_work.pop(done), done.result()
+        try:
+            while waiting or at_work:
+                while waiting and len(at_work) < at_once:
+                    job, chosen = waiting.pop(0)
+                    at_work[pool.submit(_run, data, out / "{}-{}".format(*job), chosen, True)] = job
+                for done in wait(at_work, return_when=FIRST_COMPLETED).done:
+                    yield at_work.pop(done), done.result()
+        except BrokenProcessPool:
+            raise UserError(
+                "a run was ended from outside, perhaps for lack of memory; give the same command again to go "
+                "on, with --at-once 1 if memory is short"
+            ) from None
 
 
 def _prepare(threads: int) -> None:
@@ -214,16 +256,26 @@ def _run(data: str, path: Path, chosen: Options, quiet: bool) -> Made:
         return str(e), fresh
 
 
-def _check_the_same(path: Path, data: str, chosen: Options) -> None:
-    """A run that is there already must be the one that was asked for."""
-    if not path.exists():
+def _check_ours(out: Path) -> None:
+    """A folder that is there already must be one of runs, as a file in it will be written."""
+    if not out.exists():
         return
-    run, settings = Run.open(path), decide(chosen, parts=recipe(chosen.method).parts)
+    if not out.is_dir():
+        raise UserError(f"{out} is a file; give a folder for the runs as --out")
+    if any(out.iterdir()) and not any(out.glob("*/config.json")):
+        raise UserError(f"{out} is not empty and holds no runs; give another --out")
+
+
+def _check_the_same(out: Path, name: str, data: str, chosen: Options) -> None:
+    """A run that is there already must be the one that was asked for."""
+    if not (out / name).exists():
+        return
+    run, settings = Run.open(out / name), decide(chosen, parts=recipe(chosen.method).parts)
     settings = replace(settings, precision=run.settings.precision)  # chosen by a measurement
     if (run.options, run.config["data"].get("name"), run.settings) != (chosen, data, settings):
         raise UserError(
-            f"{path} was begun with other choices (data, budget, images or rate) or by another version; "
-            "give another --out, or remove it"
+            f"{out} holds runs with other choices (data, budget, images or rate) or of another version, "
+            f"{name} for one; give another --out, or remove it"
         )
 
 
@@ -235,4 +287,4 @@ def _about(data: str, data_dir: str | None, images: int | None) -> tuple[int, fl
     n_classes, labels = len(whole.classes), whole.labels
     novel = float((labels >= n_classes - n_classes // 2).sum())
     known = len(labels) - novel
-    return (len(labels) if images is None else min(images, len(labels))), novel / (novel + known / 2)
+    return len(labels), novel / (novel + known / 2)

@@ -18,6 +18,8 @@ from openldn.config import Options
 from openldn.errors import Diverged, UserError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from openldn.run import Run
 
 
@@ -151,7 +153,7 @@ def systems() -> None:
     for name, recipe in RECIPES.items():
         table.add_row(name, recipe.about)
     _print(table)
-    _say(f"Any of them that does not end with it already may go on with +{', +'.join(CLOSED)}: orca+uda.")
+    _say(f"Any of them but openldn-... may go on with +{', +'.join(CLOSED)}: orca+uda.")
 
 
 def bench(
@@ -178,7 +180,8 @@ def bench(
         per_image: Budget: image passes (forward 1, backward 2) for each training image, pretraining
             included.
         images: Of the training images, take only so many, evenly from all classes.
-        only: These systems alone (default: all).
+        only: These systems alone (default: all that `openldn systems` lists but openldn-fixmatch and
+            openldn-mean-teacher, and orca+uda and simgcd+uda).
         ood_rate: How many images are rejected by systems that know the known classes alone: as many as there
             would be if all classes were equally frequent (prior), or as there are (oracle), which nobody
             knows; the table says so.
@@ -190,8 +193,8 @@ def bench(
     from openldn import bench
 
     folder = out or Path("runs") / f"bench-{data}"
-    _print(
-        bench.systems(
+    try:
+        table, failed = bench.systems(
             data,
             folder,
             only=only or bench.SYSTEMS,
@@ -201,9 +204,18 @@ def bench(
             oracle=ood_rate == "oracle",
             data_dir=data_dir,
             at_once=at_once,
+            width=_console().width,
         )
-    )
+    except KeyboardInterrupt:
+        print("stopped; give the same command again to go on", file=sys.stderr)
+        sys.exit(130)
+    _print(table)
     _say(f"The runs: {folder}")
+    if failed:
+        raise UserError(
+            f"{len(failed)} runs did not come to their end, the first: {failed[0]}; give the same command "
+            "again to go on with them"
+        )
 
 
 VERBS: dict[str, Callable[..., None]] = {
@@ -289,16 +301,22 @@ def _show(result: dict[str, Any], run: "Run") -> None:
         )
         table.add_row(name, *cells)
     _print(table)
+    if not result["ordered"]:
+        _say("Its clusters have no names: known accuracy is by the best matching, but in `anchored`.")
     _say(f"NMI {result['nmi']:.3f}, ARI {result['ari']:.3f}")
     _say(f"The run: {run.path}\nEach image's label and confidence: {run.path / 'predictions.csv'}")
 
 
 def _print(table: Any) -> None:
+    _console().print(table)
+
+
+def _console() -> "Console":
     from rich.console import Console
 
     console = Console()
     # A pipe has no width: let lines be as long as they are.
-    (console if console.is_terminal else Console(width=160)).print(table)
+    return console if console.is_terminal else Console(width=160)
 
 
 def _say(text: str) -> None:

@@ -270,7 +270,8 @@ class Options:
     """Passes over the unlabelled images in all; every ramp and refresh follows."""
     budget: float | None = None
     """Instead of epochs: image passes through the network in all (forward 1, backward 2), pretraining
-    included; every ramp and refresh follows."""
+    included, but not what it takes to estimate the number of novel classes; every ramp and refresh
+    follows."""
     seed: int = 0
     """Seed of all that is random."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -356,6 +357,7 @@ class Settings:
     @staticmethod
     def from_json(record: dict[str, Any]) -> "Settings":
         """The inverse of `to_json`."""
+        record = {"alone": record["closed_world"]} | record  # runs of old do not have it
         read = {
             name: stage(**record[name] | {"length": Length(**record[name]["length"])})
             for name, stage in STAGES.items()

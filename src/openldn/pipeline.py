@@ -232,8 +232,13 @@ def go_on(
                     digest=problem.digest(),
                     n_novel=problem.n_novel,
                     flip=problem.flip,
-                    settings=settings.to_json() | {"method": ""},
-                    openldn=openldn.__version__,
+                    outputs=stage.n_outputs(problem),
+                    head=stage.head,
+                    trained=[name for name, p in made.named_parameters() if p.requires_grad],
+                    training=asdict(settings.training),
+                    network=[settings.backbone, settings.precision, settings.mirrored],
+                    device=on.type,
+                    seed=settings.seed,
                     torch=torch.__version__,
                 )
                 pretrained.fetch(run, name, chain)

@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from openldn.balance import Sinkhorn
 from openldn.data.batches import Batch
 from openldn.data.draws import keys_of
 from openldn.data.problem import Problem
 from openldn.data.views import views
-from openldn.losses import mixup, sinkhorn
+from openldn.losses import mixup
 from openldn.nets.classifier import Classifier, evaluating
 from openldn.phases.training import Method
 
@@ -36,6 +37,7 @@ class TRSSL(Method):
     def __init__(self, problem: Problem, network: Classifier):
         super().__init__()
         self.register_buffer("temperatures", torch.full((len(problem.images),), self.temperature))
+        self.sinkhorn = Sinkhorn(problem.n_classes)
         self.flip, self.n_known = problem.flip, problem.n_known
 
     def cost(self, l: int, u: int) -> float:  # noqa: E741
@@ -69,7 +71,7 @@ class TRSSL(Method):
         (x,), (u1, u2), l = batch.x, batch.u, len(batch.y)  # noqa: E741
         with torch.no_grad():
             o1, o2 = (self.temperature * network(torch.cat([u1, u2])).logits).chunk(2)
-            t1, t2 = (hardened(sinkhorn(o), self.n_known) for o in (o2, o1))
+            t1, t2 = (hardened(self.sinkhorn(o), self.n_known) for o in (o2, o1))
         y = F.one_hot(batch.y, o1.shape[1]).to(x.dtype)
         own = self.temperatures[batch.rows.to(self.temperatures.device)]
         given = self.temperatures.new_full((l,), self.temperature)
