@@ -181,9 +181,6 @@ def test_unlabelled_images_move_the_network(method: str) -> None:
 # The longer a network learns the known classes alone, the less its features say of others.
 SHORTER = {"supervised": 8_000, "cgdl": 8_000, "ds3l": 4_000}
 LONGER = dict.fromkeys(("orca", "mean-teacher", "fixmatch", "openldn-mean-teacher", "orca+uda"), 60_000)
-# Who is novel is not what it finds out here: it is less sure of a known class than of a novel one. What it
-# rejects falls into the right clusters all the same.
-BLIND = "mixmatch"
 
 
 @EVERY
@@ -197,12 +194,7 @@ def test_solves_a_small_open_world(method: str, tmp_path: Path) -> None:
         problem, truth, options, {"kind": "arrays"}, tmp_path / "run", settings=settings, quiet=True
     )
     model, scores = Model.load(run.path), run.metrics()[-1]["protocols"]["openldn"]
-    if method == BLIND:  # without rejecting any
-        known = np.flatnonzero(truth.labels < 3)
-        said = infer(model.network, truth.images[known]).logits[:, :3].argmax(dim=1).numpy()
-        assert (said == truth.labels[known]).mean() > 0.9
-    else:
-        assert scores["known"] > 90
+    assert scores["known"] > 90
     assert scores["novel"] > 50  # chance is 33
     prediction = model.predict(problem.images)
     assert prediction.p.shape == (len(problem.images), problem.n_classes)
