@@ -849,7 +849,7 @@ def test_a_run_that_failed_is_missed(tmp_path: Path, capsys: pytest.CaptureFixtu
     said = capsys.readouterr()
     assert e.value.code == 2
     assert "k-means (1 of 2 seeds)" in said.out
-    assert "1 runs did not come to their end" in said.err
+    assert "runs that did not come to their end: 1" in said.err
     assert "k-means, seed 0" in said.err
 
 
@@ -903,6 +903,7 @@ def test_a_run_that_is_killed_is_said_and_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = [*BENCH, "--at-once", "2", "--only", "k-means", "--out", str(tmp_path / "runs")]
+    (tmp_path / "runs" / ".k-means-0.half-made").mkdir(parents=True)
     with monkeypatch.context() as m:
         m.setattr(bench, "_run", die)
         with pytest.raises(SystemExit) as e:

@@ -262,7 +262,8 @@ def _check_ours(out: Path) -> None:
         return
     if not out.is_dir():
         raise UserError(f"{out} is a file; give a folder for the runs as --out")
-    if any(out.iterdir()) and not any(out.glob("*/config.json")):
+    # What begins with a dot may be a run half made.
+    if any(out.glob("[!.]*")) and not any(out.glob("*/config.json")):
         raise UserError(f"{out} is not empty and holds no runs; give another --out")
 
 

@@ -213,8 +213,8 @@ def bench(
     _say(f"The runs: {folder}")
     if failed:
         raise UserError(
-            f"{len(failed)} runs did not come to their end, the first: {failed[0]}; give the same command "
-            "again to go on with them"
+            f"runs that did not come to their end: {len(failed)}, the first: {failed[0]}; give the same "
+            "command again to go on with them"
         )
 
 
