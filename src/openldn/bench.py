@@ -124,6 +124,7 @@ def systems(
         _check_the_same(out, f"{method}-{seed}", data, chosen)
     found: dict[str, list[Result]] = {method: [] for method in only}
     failed: list[str] = []
+    to_train = sum(not _finished(out / "{}-{}".format(*job)) for job in options)
     started, trained, done = time.monotonic(), 0, 0
     for (method, seed), (result, fresh) in _made(data, out, options, at_once):
         trained, done = trained + fresh, done + 1
@@ -133,8 +134,9 @@ def systems(
             continue
         found[method].append(result)
         said = " / ".join(f"{result.scores[key]:.1f}" for key in KEYS)
-        at_work = min(at_once, len(options) - done)  # each of them half done, on average
-        left = (time.monotonic() - started) / (trained + at_work / 2) * (len(options) - done - at_work / 2)
+        at_work = min(at_once, to_train - trained)  # each of them half done, on average
+        each = (time.monotonic() - started) / max(1.0, trained + at_work / 2)
+        left = each * (to_train - trained - at_work / 2)
         print(
             f"{done} of {len(options)}: {method}, seed {seed}: {said}"
             + (f"; about {left / 60:.0f} minutes left" if trained and at_work else ""),
@@ -245,8 +247,12 @@ def _prepare(threads: int) -> None:
     device.keep_freed_memory()
 
 
+def _finished(path: Path) -> bool:
+    return path.exists() and Run.open(path).finished
+
+
 def _run(data: str, path: Path, chosen: Options, quiet: bool) -> Made:
-    fresh = not (path.exists() and Run.open(path).finished)
+    fresh = not _finished(path)
     try:
         if path.exists():
             return result_of(pipeline.resume(path, quiet=quiet)), fresh
