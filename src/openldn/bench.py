@@ -4,6 +4,7 @@ A budget is image passes through the network, forward 1 and backward 2, pretrain
 and goes on where it was stopped; what is finished is not run again.
 """
 
+import math
 import multiprocessing
 import statistics
 import time
@@ -139,7 +140,7 @@ def systems(
         left = each * (to_train - trained - at_work / 2)
         print(
             f"{done} of {len(options)}: {method}, seed {seed}: {said}"
-            + (f"; about {left / 60:.0f} minutes left" if trained and at_work else ""),
+            + (f"; about {math.ceil(left / 60)} min left" if trained and at_work else ""),
             flush=True,
         )
         write_csv(out / "systems.csv", COLUMNS, rows(found, seeds, oracle))
