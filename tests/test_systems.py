@@ -1,9 +1,6 @@
 """The systems OpenLDN is compared with: their terms against loops, and the bugs they are known for."""
 
-import csv
-import io
 import math
-import os
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -13,14 +10,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from rich.console import Console
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
 import toy
-from openldn import bench, cli, pipeline, pretrained
-from openldn.bench import SYSTEMS, Result, fitted, rows
+from openldn import pipeline, pretrained
 from openldn.config import Length, Options, Precision, Settings, decide
 from openldn.data.batches import Batch
 from openldn.data.problem import Problem
@@ -792,134 +787,3 @@ def test_models_come_back(method: str, precision: Precision, tmp_path: Path) -> 
     torch.testing.assert_close(p.sum(dim=1), torch.ones(len(p)), atol=1e-4, rtol=0)
     said = [line.split(",")[1] for line in (run.path / "predictions.csv").read_text().splitlines()[1:]]
     assert said == [str(model.classes[i]) for i in p[problem.unlabelled].argmax(dim=1).tolist()]
-
-
-# ------------------------------------------------------------------------------------------- bench
-
-
-def test_bench_makes_a_table_goes_on_and_refuses_other_choices(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["bench", "systems", "--data", "digits", "--images", "300", "--at-once", "1"]
-    arguments += ["--only", "k-means", "supervised", "--out", str(tmp_path / "runs")]
-    cli.main([*arguments, "--seeds", "1", "--per-image", "20"])
-    first = (tmp_path / "runs" / "supervised-0" / "model.safetensors").stat().st_mtime_ns
-    cli.main([*arguments, "--seeds", "2", "--per-image", "20"])
-    assert (tmp_path / "runs" / "supervised-0" / "model.safetensors").stat().st_mtime_ns == first
-    said = capsys.readouterr().out
-    assert "4 of 4: supervised, seed 1" in said
-    with (tmp_path / "runs" / "systems.csv").open(newline="") as f:
-        table = {row["system"]: row for row in csv.DictReader(f)}
-    runs = [Run.open(tmp_path / "runs" / f"supervised-{seed}").metrics()[-1] for seed in range(2)]
-    scores = [run["protocols"]["openldn"]["all"] for run in runs]
-    assert table["supervised"]["all"] == f"{np.mean(scores):.1f} ± {np.std(scores, ddof=1):.1f}"
-    assert 5_000 < 1e3 * float(table["supervised"]["thousand passes"]) <= 6_000
-    assert table["k-means"]["thousand passes"] == "0"
-    with pytest.raises(SystemExit):
-        cli.main([*arguments, "--seeds", "1", "--per-image", "10"])
-    assert "other choices" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        cli.main([*arguments, "--seeds", "0"])
-
-
-BENCH = ["bench", "systems", "--data", "digits", "--images", "300", "--seeds", "1", "--per-image", "5"]
-
-
-def test_the_oracle_is_asked_for_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [*BENCH, "--at-once", "1", "--only", "supervised", "k-means"]
-    cli.main([*arguments, "--out", str(tmp_path / "with"), "--ood-rate", "oracle"])
-    said = capsys.readouterr().out
-    assert "(oracle)" in said
-    assert Run.open(tmp_path / "with" / "supervised-0").settings.ood_rate == pytest.approx(2 / 3, abs=0.02)
-    with (tmp_path / "with" / "systems.csv").open(newline="") as f:
-        assert {row["system"] for row in csv.DictReader(f)} == {"supervised (oracle)", "k-means"}
-    cli.main([*arguments, "--out", str(tmp_path / "without")])
-    assert "(oracle)" not in capsys.readouterr().out
-    assert Run.open(tmp_path / "without" / "supervised-0").settings.ood_rate is None
-
-
-def test_a_run_that_failed_is_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The table has what there is, and says what is not there; so does the exit code."""
-    arguments = [*BENCH, "--at-once", "1", "--only", "supervised", "k-means", "--out", str(tmp_path)]
-    cli.main(arguments)
-    (tmp_path / "k-means-0" / "model.safetensors").write_bytes(b"damaged")
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as e:
-        cli.main([*arguments, "--seeds", "2"])
-    said = capsys.readouterr()
-    assert e.value.code == 2
-    assert "k-means (1 of 2 seeds)" in said.out
-    assert "runs that did not come to their end: 1" in said.err
-    assert "k-means, seed 0" in said.err
-
-
-@pytest.mark.parametrize("width", [80, 100, 120, 160])
-def test_tables_fit_the_terminal(width: int) -> None:
-    ordered, clusters = (
-        Result({"known": 99.31, "novel": 94.72, "all": 97.03}, named, 97.0, 88.8, 573_000, 14.0)
-        for named in (True, False)
-    )
-    found = {name: [ordered, ordered] for name in SYSTEMS} | {"dtc": [clusters, clusters]}
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(fitted(rows(found, 2, oracle=False), "title", width))
-    shown = console.export_text()
-    lines = shown.splitlines()
-    assert max(map(len, lines)) <= width
-    said = [line.split("│")[1].strip() for line in lines if line.startswith("│")]
-    assert sorted(said) == sorted(SYSTEMS)  # a line each, names in full
-    assert all("99.3 ± 0.0" in line for line in lines if line.startswith("│"))
-    assert any("99.3 ± 0.0 *" in line for line in lines)
-    assert ("paper" in shown) == (width == 160)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--images", "0"], "0 images are too few"),
-        (["--data", "/tmp"], "there is no data set '/tmp'; choose one of"),
-        (["--seeds", "0"], "0 seeds leave nothing to do"),
-        (["--at-once", "0"], "0 runs at once leave nothing to do"),
-        (["--per-image", "0.5"], "too few to learn from"),
-        (["--only", "x"], "there is no method 'x'"),
-        (["--out", "FILE"], "is a file"),
-        (["--out", "FULL"], "holds no runs"),
-    ],
-)
-def test_bench_says_what_is_wrong(
-    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "FILE").touch()
-    (tmp_path / "FULL").mkdir()
-    (tmp_path / "FULL" / "systems.csv").write_text("mine")
-    out = [str(tmp_path / name) if name in ("FILE", "FULL") else name for name in arguments]
-    with pytest.raises(SystemExit) as e:
-        cli.main([*BENCH, "--out", str(tmp_path / "runs"), *out])
-    assert e.value.code == 2
-    assert said in capsys.readouterr().err
-    assert (tmp_path / "FULL" / "systems.csv").read_text() == "mine"
-
-
-def test_a_run_that_is_killed_is_said_and_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments = [*BENCH, "--at-once", "2", "--only", "k-means", "--out", str(tmp_path / "runs")]
-    (tmp_path / "runs" / ".k-means-0.half-made").mkdir(parents=True)
-    with monkeypatch.context() as m:
-        m.setattr(bench, "_run", die)
-        with pytest.raises(SystemExit) as e:
-            cli.main(arguments)
-    assert e.value.code == 2
-    assert "ended from outside" in capsys.readouterr().err
-    cli.main(arguments)
-    assert "1 of 1: k-means" in capsys.readouterr().out
-
-
-def die(*_: object) -> None:
-    """In a worker, as if the system had killed it."""
-    os._exit(1)
-
-
-def test_systems_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["systems"])
-    said = capsys.readouterr().out
-    assert all(name in said for name in RECIPES)
