@@ -583,7 +583,7 @@ def spent(run: Run) -> float:
     return sum({line["phase"]: line["passes"] for line in run.metrics()}.values())
 
 
-# Where looks at all images are dear beside the steps, and where they are cheap.
+# Where looks at all images are cheap beside the steps, and where they are dear.
 @pytest.mark.parametrize(("per_class", "budget"), [(40, 30_000), (250, 30_000)])
 @pytest.mark.parametrize("method", [m for m in RECIPES if m not in ("k-means", "rest")])
 def test_a_budget_is_kept(method: str, per_class: int, budget: float, tmp_path: Path) -> None:
