@@ -10,7 +10,7 @@ demo: $(INSTALLED)
 	$(BIN)/openldn demo
 
 test: $(INSTALLED)
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n auto
 
 test-slow: $(INSTALLED)
 	$(BIN)/pytest -q -m slow

@@ -1,15 +1,22 @@
-"""Small open-world problems that are made on the spot."""
+"""Small open-world problems that are made on the spot, and stages that are about to be trained on them."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import nn
 
+from openldn import systems
 from openldn.data.batches import Batch, Batches
-from openldn.data.problem import LabelledSet
-from openldn.loop import Phase
+from openldn.data.benchmark import Benchmark
+from openldn.data.problem import Problem, Truth
+from openldn.model import new_network
+from openldn.options import Options
+from openldn.training.loop import Training
+
+CPU = torch.device("cpu")
 
 
 def backbone() -> nn.Module:
@@ -41,19 +48,60 @@ def pictures(
     return images.clip(0, 255).astype(np.uint8)[order], labels[order]
 
 
-def labelled_set(n_classes: int = 6, per_class: int = 40, noise: float = 25.0) -> LabelledSet:
-    """Six classes with a test part, to be split."""
-    images, labels = pictures(n_classes, per_class, noise=noise)
-    test_images, test_labels = pictures(n_classes, 15, seed=1, noise=noise)
-    return LabelledSet(
-        name="toy",
-        images=torch.from_numpy(images)[:, None],
-        labels=labels.astype(np.int64),
-        test_images=torch.from_numpy(test_images)[:, None],
-        test_labels=test_labels.astype(np.int64),
-        classes=tuple(f"c{k}" for k in range(n_classes)),
-        flip=False,
+def labelled_set(
+    n_classes: int = 6, per_class: int = 40, noise: float = 25.0, *, flip: bool = False, enlarged: int = 1
+) -> Benchmark:
+    """Six classes with a test part, to be split. `enlarged` repeats each pixel so often in both directions."""
+
+    def part(n: int, seed: int) -> tuple[torch.Tensor, np.ndarray]:
+        images, labels = pictures(n_classes, n, seed, noise)
+        pixels = images.repeat(enlarged, axis=1).repeat(enlarged, axis=2)
+        return torch.from_numpy(pixels)[:, None], labels.astype(np.int64)
+
+    classes = tuple(f"c{k}" for k in range(n_classes))
+    return Benchmark.in_memory("toy", part(per_class, 0), part(15, 1), classes, flip)
+
+
+def split(seed: int = 0, noise: float = 25.0) -> tuple[Problem, Truth]:
+    """Three known and three novel classes, half of the known ones' images labelled."""
+    return labelled_set(noise=noise).split(known=0.5, labelled=0.5, seed=seed)
+
+
+def training(
+    method: str,
+    stage: int = -1,
+    *,
+    problem: Problem | None = None,
+    body: str | nn.Module | None = None,
+    **settings: Any,
+) -> Training:
+    """A stage of a system, by default its last, at its start: with new weights and settings of its own."""
+    system = systems.find(method)
+    chosen = system.stages[stage]
+    problem = problem or split()[0]
+    options = Options(
+        method=method,
+        epochs=4 / chosen.share,
+        settings={f"{chosen.name}.{name}": value for name, value in settings.items()},
     )
+    own = system.settings(options)[chosen.name]
+    body = chosen.backbone or body or backbone()
+    torch.manual_seed(0)
+    return Training(chosen, problem, new_network(problem, chosen, body, CPU), own)
+
+
+def batch(training: Training) -> Batch:
+    """The first batch that a stage would see."""
+    torch.manual_seed(1)
+    return Batches(
+        training.problem,
+        n_labelled=training.composition.labelled,
+        n_unlabelled=training.composition.unlabelled,
+        labelled_views=training.objective.labelled_views,
+        unlabelled_views=training.objective.unlabelled_views,
+        seed=(0,),
+        device=CPU,
+    )[0]
 
 
 def write_folder(folder: Path, n_classes: int = 4, n_known: int = 2, per_class: int = 12) -> dict[str, str]:
@@ -68,17 +116,3 @@ def write_folder(folder: Path, n_classes: int = 4, n_known: int = 2, per_class: 
         if not labelled:
             truth[name] = f"class-{k}"
     return truth
-
-
-def batch(phase: Phase) -> Batch:
-    """The first batch that a phase would see."""
-    torch.manual_seed(1)
-    return Batches(
-        phase.problem,
-        n_labelled=phase.n_labelled,
-        n_unlabelled=phase.n_unlabelled,
-        labelled_views=phase.labelled_views,
-        unlabelled_views=phase.unlabelled_views,
-        seed=(0,),
-        device=torch.device("cpu"),
-    )[0]

@@ -9,23 +9,31 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from openldn.config import Options
     from openldn.errors import Diverged, OpenLDNWarning, UserError
     from openldn.estimator import OpenLDN, load
     from openldn.inference import evaluate, predict
+    from openldn.options import Options
     from openldn.pipeline import resume, train
     from openldn.run import Run
+    from openldn.systems import register
+    from openldn.training.settings import Settings
+    from openldn.training.stage import Objective, Stage, System
 
 __all__ = [
     "Diverged",
+    "Objective",
     "OpenLDN",
     "OpenLDNWarning",
     "Options",
     "Run",
+    "Settings",
+    "Stage",
+    "System",
     "UserError",
     "evaluate",
     "load",
     "predict",
+    "register",
     "resume",
     "train",
 ]
@@ -36,7 +44,12 @@ _HOME = {
     "evaluate": "inference",
     "predict": "inference",
     "Run": "run",
-    "Options": "config",
+    "register": "systems",
+    "Settings": "training.settings",
+    "Objective": "training.stage",
+    "Stage": "training.stage",
+    "System": "training.stage",
+    "Options": "options",
     "Diverged": "errors",
     "OpenLDNWarning": "errors",
     "UserError": "errors",
@@ -44,7 +57,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is asked for when it is: `openldn --help` should not wait for torch."""
+    """Imports names when they are used: `openldn --help` does not wait for torch."""
     from importlib import import_module
 
     if name in __all__:

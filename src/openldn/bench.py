@@ -1,29 +1,32 @@
-"""Every system under one protocol: the same images, the same labels, the same network, the same budget.
+"""Every system under one protocol: the same images, labels, network and budget.
 
 A budget is image passes through the network, forward 1 and backward 2, pretraining included. Each run is kept
-and goes on where it was stopped; what is finished is not run again.
+and resumed where it was stopped; finished runs are not run again.
 """
 
 import math
 import multiprocessing
+import os
 import statistics
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from rich.table import Table
 
-from openldn import device, metrics, pipeline
-from openldn.config import Options, decide
-from openldn.data import sources, workers
-from openldn.data.problem import LabelledSet
-from openldn.errors import Diverged, UserError
-from openldn.recipes import RECIPES, recipe
-from openldn.run import Run, write_csv
+from openldn import device, pipeline, systems
+from openldn.data import reading, sources, workers
+from openldn.errors import Diverged, OpenLDNWarning, UserError
+from openldn.files import write_csv
+from openldn.maths import metrics
+from openldn.options import Options
+from openldn.run import Run
+from openldn.systems import SYSTEMS
 
 KEYS = ("known", "novel", "all")
 COLUMNS = (
@@ -35,16 +38,19 @@ COLUMNS = (
     "minutes",
     "paper, CIFAR-10",
 )
-# What a narrow terminal does without; `systems.csv` has all.
-LEAVE_OUT = ("paper, CIFAR-10", "known, none rejected", "minutes", "thousand passes")
-# Two that differ from `openldn-uda` in their second stage alone are run when asked for.
-SYSTEMS = (
-    *(name for name in RECIPES if name not in ("openldn-fixmatch", "openldn-mean-teacher")),
-    "orca+uda",
-    "simgcd+uda",
-)
-# Known / novel / all as the paper's first table has them for CIFAR-10, half of the labels. Its rows of other
-# systems were measured by others under another protocol, on unlabelled training images.
+# Left out on narrow terminals, in this order; `systems.csv` has all.
+LEFT_OUT_FIRST = ("paper, CIFAR-10", "known, none rejected", "minutes", "thousand passes")
+STATUS_EVERY = 30.0  # seconds
+
+
+def default_systems() -> tuple[str, ...]:
+    """All but two that differ from `openldn-uda` in their second stage alone, and two combinations."""
+    left_out = ("openldn-fixmatch", "openldn-mean-teacher")
+    return (*(name for name in SYSTEMS if name not in left_out), "orca+uda", "simgcd+uda")
+
+
+# Known / novel / all of the paper's first table: CIFAR-10, half of the labels. Its rows of other systems were
+# measured by others under another protocol, on unlabelled training images.
 PAPER = {
     "fixmatch": (71.5, 50.4, 49.5),
     "ds3l": (77.6, 45.3, 40.2),
@@ -60,21 +66,29 @@ PAPER = {
 
 @dataclass(frozen=True)
 class Result:
-    """What one run came to."""
+    """The result of one run."""
 
     scores: dict[str, float]
-    ordered: bool  # whether it has names for the known classes; else known accuracy is by the best matching
-    anchored: float  # on all images, known classes called by their names
-    none_rejected: float | None  # of known images, where the system rejects what it is unsure of
+    ordered: bool  # whether its known ids are the known classes; else known accuracy is by Hungarian matching
+    anchored: float  # on all images, known classes by name
+    none_rejected: float | None  # known accuracy if nothing were rejected, of systems that reject
     passes: float
     seconds: float
 
 
 Job = tuple[str, int]  # a system and a seed
-Made = tuple[Result | str, bool]  # what a run came to, or why it did not, and whether it had to be trained
 
 
-def systems(
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run."""
+
+    result: Result | str  # or why there is none
+    trained: bool  # whether there was anything left to train
+    warnings: tuple[str, ...]
+
+
+def run_systems(
     data: str,
     out: Path,
     *,
@@ -84,69 +98,69 @@ def systems(
     images: int | None,
     oracle: bool,
     data_dir: str | None,
-    at_once: int | None,
+    jobs: int | None,
     width: int,
 ) -> tuple[Table, list[str]]:
-    """Trains what is not trained yet, a seed of all systems before the next.
+    """Trains what is not trained yet, one seed of all systems before the next.
 
-    Gives a table that fits the width, and what went wrong. All of the table is also in `out`, as it stands
-    after each run.
+    Returns a table that fits the width, and the failures. The whole table is also in `out`, after each run.
     """
-    if at_once is None:
-        at_once = workers.count() if device.pick("auto").type == "cpu" else 1
-    if at_once < 1:
-        raise UserError(f"{at_once} runs at once leave nothing to do; give at least 1")
-    if seeds < 1:
-        raise UserError(f"{seeds} seeds leave nothing to do; give at least 1")
-    if not per_image >= 1:
-        raise UserError(f"{per_image:g} passes an image are too few to learn from; give at least 1")
+    if jobs is None:
+        jobs = workers.count() if device.pick("auto").type == "cpu" else 1
+    for name, given in (("jobs", jobs), ("seeds", seeds), ("per-image", per_image)):
+        if not given >= 1:
+            raise UserError(f"--{name} {given:g} leaves nothing to do; give at least 1")
     if data not in sources.NAMED:
         raise UserError(f"there is no data set {data!r}; choose one of {', '.join(sources.NAMED)}")
-    for method in only:
-        pipeline.check(Options(method=method, images=images))
-    n, novel_share = _about(data, data_dir, images)
-    budget = per_image * n
-    options = {
-        (method, seed): Options(
-            method=method,
-            seed=seed,
-            data_dir=data_dir,
-            images=images,
-            budget=budget,
-            ood_rate=novel_share if oracle else None,
-            evaluations=0,  # at the end of a run it is judged anyway
-        )
-        for seed in range(seeds)
-        for method in only
-    }
+    shared = Options(images=images, data_dir=data_dir)
+    about = reading.about(reading.describe(data, None, shared), shared)
+    budget = per_image * about.n_images
+    options = {}
+    for seed in range(seeds):
+        for method in only:
+            rejects = any(hasattr(stage.settings, "novel_share") for stage in systems.find(method).stages)
+            options[method, seed] = Options(
+                method=method,
+                seed=seed,
+                data_dir=data_dir,
+                images=images,
+                budget=budget,
+                settings={"novel_share": about.novel_share} if oracle and rejects else {},
+                evaluations=0,  # at the end of a run it is evaluated anyway
+            )
     _check_ours(out)
     for (method, seed), chosen in options.items():
         pipeline.check(chosen)
         _check_the_same(out, f"{method}-{seed}", data, chosen)
     found: dict[str, list[Result]] = {method: [] for method in only}
     failed: list[str] = []
-    to_train = sum(not _finished(out / "{}-{}".format(*job)) for job in options)
+    to_train = sum(not _finished(out / _folder(job)) for job in options)
+    _say(
+        f"{len(options)} runs, {len(options) - to_train} of them finished; {jobs} at a time, "
+        f"{budget / 1e3:,.0f} thousand image passes each"
+    )
     started, trained, done = time.monotonic(), 0, 0
-    for (method, seed), (result, fresh) in _made(data, out, options, at_once):
-        trained, done = trained + fresh, done + 1
-        if isinstance(result, str):
-            failed.append(f"{method}, seed {seed}: {result}")
-            print(failed[-1], flush=True)
+    for (method, seed), outcome in _outcomes(data, out, options, jobs):
+        trained, done = trained + outcome.trained, done + 1
+        for text in outcome.warnings:
+            _say(f"warning: {method}, seed {seed}: {text}")
+        if isinstance(outcome.result, str):
+            failed.append(f"{method}, seed {seed}: {outcome.result}")
+            _say(failed[-1])
             continue
-        found[method].append(result)
-        said = " / ".join(f"{result.scores[key]:.1f}" for key in KEYS)
-        at_work = min(at_once, to_train - trained)  # each of them half done, on average
-        each = (time.monotonic() - started) / max(1.0, trained + at_work / 2)
-        left = each * (to_train - trained - at_work / 2)
-        print(
-            f"{done} of {len(options)}: {method}, seed {seed}: {said}"
-            + (f"; about {math.ceil(left / 60)} min left" if trained and at_work else ""),
-            flush=True,
+        found[method].append(outcome.result)
+        scores = " / ".join(f"{outcome.result.scores[key]:.1f}" for key in KEYS)
+        running = min(jobs, to_train - trained)  # each of them half done, on average
+        each = (time.monotonic() - started) / max(1.0, trained + running / 2)
+        left = math.ceil(each * (to_train - trained - running / 2) / 60)
+        _say(
+            f"{done} of {len(options)}: {method}, seed {seed}: {scores}"
+            + (f"; about {left} min left" if trained and running else "")
         )
         write_csv(out / "systems.csv", COLUMNS, rows(found, seeds, oracle))
     if not any(found.values()):
-        raise UserError(f"no run came to its end; the first: {failed[0]}")
-    rates = "reject rates from the true share of novel images (oracle)" if oracle else "no oracle"
+        raise UserError(f"no run finished; the first failure: {failed[0]}")
+    rates = "reject rates from the true novel share (oracle)" if oracle else "no oracle"
     title = (
         f"{data}, {seeds} seeds, test images, protocol openldn, {budget / 1e3:,.0f} thousand passes, {rates}"
     )
@@ -154,9 +168,9 @@ def systems(
 
 
 def rows(found: dict[str, list[Result]], seeds: int, oracle: bool) -> list[list[str]]:
-    """A row a system, the best first, by all images where known classes are called by their names.
+    """One row per system, best first by accuracy on all images under the protocol `anchored`.
 
-    (The protocol's own `all` lets a known class go by any name that no other has.)
+    (The headline protocol's `all` lets a known class match any id.)
     """
     made = []
     for method, results in found.items():
@@ -181,12 +195,12 @@ def fitted(rows: list[list[str]], title: str, width: int) -> Table:
         name: 3 + max(map(len, [*name.split(), *cells]))
         for name, cells in zip(COLUMNS, zip(*rows, strict=True), strict=True)
     }
-    for name in LEAVE_OUT:
+    for name in LEFT_OUT_FIRST:
         if 1 + sum(needed.values()) > width:
             del needed[name]
     notes = []
     if any("*" in row[1] for row in rows):
-        notes.append("* by the best matching of test images: its clusters have no names")
+        notes.append("* by Hungarian matching: its clusters have no names")
     if len(needed) < len(COLUMNS):
         notes.append("systems.csv has more columns")
     shown = Table(title=title, caption="; ".join(notes) or None)
@@ -204,7 +218,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def result_of(run: Run) -> Result:
-    """Of a finished run; passes and seconds are counted from the start of each phase."""
+    """Of a finished run; passes and seconds are summed over its stages."""
     lines = run.metrics()
     last = {line["phase"]: line for line in lines if line["phase"] != "final"}
     return Result(
@@ -217,82 +231,99 @@ def result_of(run: Run) -> Result:
     )
 
 
-def _made(data: str, out: Path, options: dict[Job, Options], at_once: int) -> Iterator[tuple[Job, Made]]:
-    """Each run's result, as it is there."""
-    if at_once == 1:
+def _outcomes(data: str, out: Path, options: dict[Job, Options], jobs: int) -> Iterator[tuple[Job, Outcome]]:
+    """Each run's outcome, as they finish."""
+    if jobs == 1:
         device.keep_freed_memory()
         for job, chosen in options.items():
-            yield job, _run(data, out / "{}-{}".format(*job), chosen, False)
+            yield job, _run(data, out / _folder(job), chosen, False)
         return
-    threads = max(1, workers.count() // at_once)
-    with ProcessPoolExecutor(at_once, multiprocessing.get_context("spawn"), _prepare, (threads,)) as pool:
-        # No more are handed out than are at work: when somebody stops it, no other begins.
-        waiting, at_work = list(options.items()), dict[Future[Made], Job]()
+    threads, spawn = max(1, workers.count() // jobs), multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, spawn, _prepare, (threads, os.getpid())) as pool:
+        # No more are submitted than can run: when the bench is stopped, no other begins.
+        waiting, running = list(options.items()), dict[Future[Outcome], Job]()
+        said = time.monotonic()
         try:
-            while waiting or at_work:
-                while waiting and len(at_work) < at_once:
+            while waiting or running:
+                while waiting and len(running) < jobs:
                     job, chosen = waiting.pop(0)
-                    at_work[pool.submit(_run, data, out / "{}-{}".format(*job), chosen, True)] = job
-                for done in wait(at_work, return_when=FIRST_COMPLETED).done:
-                    yield at_work.pop(done), done.result()
+                    running[pool.submit(_run, data, out / _folder(job), chosen, True)] = job
+                finished = wait(running, STATUS_EVERY, return_when=FIRST_COMPLETED).done
+                for future in finished:
+                    said = time.monotonic()
+                    yield running.pop(future), future.result()
+                if not finished and time.monotonic() - said > STATUS_EVERY - 1:
+                    said = time.monotonic()
+                    _say("; ".join(_status(out / _folder(job), job) for job in running.values()))
         except BrokenProcessPool:
             raise UserError(
-                "a run was ended from outside, perhaps for lack of memory; give the same command again to go "
-                "on, with --at-once 1 if memory is short"
+                "a run was killed, perhaps for lack of memory; give the same command again to go on, with "
+                "--jobs 1 if memory is short"
             ) from None
 
 
-def _prepare(threads: int) -> None:
-    workers.end_with_owner()
+def _status(path: Path, job: Job) -> str:
+    """How far a run has come, from its log."""
+    lines = Run.open(path).metrics() if (path / "config.json").exists() else []
+    where = f"{lines[-1]['phase']}, step {lines[-1]['step']}" if lines else "starting"
+    return f"{job[0]}, seed {job[1]}: {where}"
+
+
+def _prepare(threads: int, owner: int) -> None:
+    workers.end_with_owner(owner)
     torch.set_num_threads(threads)
     device.keep_freed_memory()
+
+
+def _folder(job: Job) -> str:
+    return "{}-{}".format(*job)
 
 
 def _finished(path: Path) -> bool:
     return path.exists() and Run.open(path).finished
 
 
-def _run(data: str, path: Path, chosen: Options, quiet: bool) -> Made:
+def _run(data: str, path: Path, chosen: Options, quiet: bool) -> Outcome:
     fresh = not _finished(path)
-    try:
-        if path.exists():
-            return result_of(pipeline.resume(path, quiet=quiet)), fresh
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return result_of(pipeline.train(data, chosen, out=path, quiet=quiet)), fresh
-    except (Diverged, UserError) as e:  # others may do better
-        return str(e), fresh
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", OpenLDNWarning)
+        result: Result | str
+        try:
+            if path.exists():
+                result = result_of(pipeline.resume(path, quiet=quiet))
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                result = result_of(pipeline.train(data, chosen, out=path, quiet=quiet))
+        except (Diverged, UserError) as e:  # other systems may do better
+            result = str(e)
+    texts = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, OpenLDNWarning))
+    return Outcome(result, fresh, tuple(texts))
 
 
 def _check_ours(out: Path) -> None:
-    """A folder that is there already must be one of runs, as a file in it will be written."""
+    """A folder that exists must be one of runs, since a file in it will be written."""
     if not out.exists():
         return
     if not out.is_dir():
         raise UserError(f"{out} is a file; give a folder for the runs as --out")
-    # What begins with a dot may be a run half made.
+    # A name that starts with a dot may be an unfinished run.
     if any(out.glob("[!.]*")) and not any(out.glob("*/config.json")):
         raise UserError(f"{out} is not empty and holds no runs; give another --out")
 
 
 def _check_the_same(out: Path, name: str, data: str, chosen: Options) -> None:
-    """A run that is there already must be the one that was asked for."""
+    """A run that exists must be the one that was asked for."""
     if not (out / name).exists():
         return
-    run, settings = Run.open(out / name), decide(chosen, parts=recipe(chosen.method).parts)
-    settings = replace(settings, precision=run.settings.precision)  # chosen by a measurement
-    if (run.options, run.config["data"].get("name"), run.settings) != (chosen, data, settings):
+    run = Run.open(out / name)
+    decided = pipeline.decide(chosen, systems.find(chosen.method))
+    same = all(run.config.get(key) == value for key, value in decided.items())
+    if not same or (run.options, run.config["data"].get("name")) != (chosen, data):
         raise UserError(
             f"{out} holds runs with other choices (data, budget, images or rate) or of another version, "
             f"{name} for one; give another --out, or remove it"
         )
 
 
-def _about(data: str, data_dir: str | None, images: int | None) -> tuple[int, float]:
-    """How many training images there are, and the novel share of unlabelled ones, for `oracle` alone."""
-    whole = sources.read_named(data, data_dir)
-    if isinstance(whole, LabelledSet) and images is not None:
-        whole = whole.subset(images)
-    n_classes, labels = len(whole.classes), whole.labels
-    novel = float((labels >= n_classes - n_classes // 2).sum())
-    known = len(labels) - novel
-    return len(labels), novel / (novel + known / 2)
+def _say(line: str) -> None:
+    print(line, flush=True)

@@ -1,21 +1,23 @@
-"""The verbs: a table of ordinary functions, nothing else.
+"""The commands: a table of ordinary functions, nothing else.
 
-What a verb needs is imported when it runs, so that `--help` answers at once.
+What a command needs is imported when it runs, so that `--help` answers at once.
 """
 
 import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import tyro
-from tyro.conf import OmitArgPrefixes, Positional
+from tyro.conf import OmitArgPrefixes, Positional, Suppress, UseAppendAction, arg
 
-from openldn.config import Options
 from openldn.errors import Diverged, UserError
+from openldn.options import DataOptions, Options, SystemOptions, TrainingOptions, parsed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,48 +25,103 @@ if TYPE_CHECKING:
     from openldn.run import Run
 
 
-def demo(out: Path | None = None, seed: int = 0) -> None:
-    """The whole thing on real handwritten digits: five classes known, five to be discovered.
+def _arg(metavar: str, default: str = "") -> Any:
+    return arg(metavar=metavar, help_behavior_hint=f"(default: {default})" if default else "")
+
+
+# What several commands take.
+OutFolder = Annotated[Path | None, _arg("DIR", "a new one in runs/")]
+Seed = Annotated[int, _arg("S", "0")]
+DataDir = Annotated[str | None, _arg("DIR", "$OPENLDN_DATA, else the user's cache")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataChoice(DataOptions):
+    """Data."""
+
+    flip: Annotated[str | None, _arg("{true,false}", "true, but false for digits")] = None  # type: ignore[assignment]
+    """Whether a horizontally flipped image still shows the same thing."""
+    labels: Annotated[Path | None, _arg("FILE.csv")] = None
+    """CSV file with the columns image,label; no row or an empty label means unlabelled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemChoice(SystemOptions):
+    """What to train."""
+
+    novel: Annotated[str | None, _arg("N|auto", "auto; named data sets: their own")] = None  # type: ignore[assignment]
+    """Number of novel classes, or auto to estimate it."""
+    settings: Suppress[Mapping[str, Any]] = field(default_factory=dict)
+    set: UseAppendAction[Annotated[tuple[str, ...], _arg("NAME=VALUE")]] = ()
+    """Set a hyperparameter (see `openldn systems NAME`), for one stage as STAGE.NAME=VALUE. Repeatable."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingChoice(TrainingOptions):
+    """How long, and on what."""
+
+
+def demo(out: OutFolder = None, seed: Seed = 0) -> None:
+    """Trains on handwritten digits: five classes known, five to be discovered.
 
     Args:
-        out: Folder of the run (default: a new one in runs/).
-        seed: Seed of all that is random.
+        out: Folder of the run.
+        seed: Random seed.
     """
     from openldn import device, inference, pipeline
 
     device.keep_freed_memory()
     _say(
-        "1,433 handwritten digits. Half of the 0 to 4 carry a label; the rest, and all 5 to 9, do not.\n"
-        "OpenLDN learns the first five and discovers the rest; 364 digits it never saw judge it."
+        "1,433 handwritten digits. Half of the digits 0 to 4 have a label; all others do not.\n"
+        "OpenLDN learns the five known classes and discovers the other five.\n"
+        "It is evaluated on 364 digits it has never seen."
     )
     run = pipeline.train("digits", out=out, seed=seed)
     _show(inference.evaluate(run), run)
 
 
 def train(
-    data: Positional[str],
+    source: Annotated[str, Positional, _arg("DATA")],
     /,
-    options: OmitArgPrefixes[Options] = Options(),  # noqa: B008
-    labels: Path | None = None,
-    out: Path | None = None,
+    data: OmitArgPrefixes[DataChoice] = DataChoice(),
+    system: OmitArgPrefixes[SystemChoice] = SystemChoice(),
+    training: OmitArgPrefixes[TrainingChoice] = TrainingChoice(),
+    out: OutFolder = None,
 ) -> None:
     """Trains on a folder of images, a CSV file of them, or a named data set.
 
     Args:
-        data: A folder, a CSV file of image,label, or a name that `openldn datasets` lists. In a folder,
-            DATA/<class>/* are labelled and DATA/unlabelled/* are not; or --labels says what is.
-        options: What may be chosen.
-        labels: CSV file with the columns image,label; no row or an empty label means unlabelled.
-        out: Folder of the run (default: a new one in runs/).
+        source: A folder, a CSV file of image,label, or a name that `openldn datasets` lists. In a folder,
+            DATA/<class>/* are labelled and DATA/unlabelled/* are not; or --labels says which are.
+        data: Which images, and which of them are labelled.
+        system: What to train.
+        training: How long to train, and on what.
+        out: Folder of the run.
     """
     from openldn import device, pipeline
 
+    given: dict[str, Any] = {"settings": _settings(system.set)}
+    for group in (data, system, training):
+        own = [f.name for f in fields(group) if f.name not in ("labels", "settings", "set")]
+        given |= {name: getattr(group, name) for name in own}
+    for name in ("flip", "novel"):  # tyro's own messages for these types are hard to read
+        with suppress(ValueError):
+            given[name] = given[name] and parsed(given[name], get_type_hints(Options)[name])
     device.keep_freed_memory()
-    run = pipeline.train(data, options, labels=labels, out=out)
-    _conclude(run)
+    _conclude(pipeline.train(source, Options(**given), labels=data.labels, out=out))
 
 
-def resume(run: Positional[Path], /) -> None:
+def _settings(given: Sequence[str]) -> dict[str, str]:
+    settings = dict[str, str]()
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UserError(f"--set {text} is not of the form NAME=VALUE")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+def resume(run: Annotated[Path, Positional, _arg("RUN")], /) -> None:
     """Goes on where a run stopped, whatever stopped it.
 
     Args:
@@ -76,7 +133,12 @@ def resume(run: Positional[Path], /) -> None:
     _conclude(pipeline.resume(run))
 
 
-def predict(run: Positional[Path], images: Positional[Path], /, out: Path = Path("predictions.csv")) -> None:
+def predict(
+    run: Annotated[Path, Positional, _arg("RUN")],
+    images: Annotated[Path, Positional, _arg("IMAGES")],
+    /,
+    out: Annotated[Path, _arg("FILE.csv", "predictions.csv")] = Path("predictions.csv"),
+) -> None:
     """Labels new images.
 
     Args:
@@ -91,16 +153,16 @@ def predict(run: Positional[Path], images: Positional[Path], /, out: Path = Path
 
 
 def evaluate(
-    run: Positional[Path],
+    run: Annotated[Path, Positional, _arg("RUN")],
     /,
-    truth: Path | None = None,
-    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    truth: Annotated[Path | None, _arg("FILE.csv", "a named data set's test images")] = None,
+    as_json: Annotated[bool, arg(name="json", help_behavior_hint="")] = False,
 ) -> None:
     """Known, novel and all accuracy under every protocol.
 
     Args:
         run: Folder of the run.
-        truth: CSV file of image,label for images that were unlabelled (default: a named set's test images).
+        truth: CSV file of image,label with the ground truth of unlabelled images.
         as_json: Print JSON instead of a table.
     """
     from openldn import inference
@@ -114,12 +176,12 @@ def evaluate(
         _show(result, opened)
 
 
-def datasets(data_dir: Path | None = None, get: str | None = None) -> None:
-    """The named data sets: where each belongs, whether it is there, how to get it.
+def datasets(data_dir: DataDir = None, get: Annotated[str | None, _arg("NAME")] = None) -> None:
+    """Lists the named data sets, or downloads one.
 
     Args:
-        data_dir: Where named sets are kept (default: $OPENLDN_DATA, else the user's cache).
-        get: Name of a set to download and unpack there.
+        data_dir: The folder they are kept in.
+        get: Download and unpack this data set.
     """
     from rich.filesize import decimal
     from rich.markup import escape
@@ -130,80 +192,115 @@ def datasets(data_dir: Path | None = None, get: str | None = None) -> None:
     if get is not None:
         sources.get(get, data_dir)
         return
-    columns = ("name", "classes", "images", "pixels", "download", "licence", "there", "how to get it")
-    table = Table(
-        *columns, title=f"Named data sets; each belongs in {escape(str(sources.home(data_dir)))}/NAME"
-    )
+    columns = ("name", "classes", "images", "pixels", "download", "licence", "present", "how to get it")
+    home = escape(str(sources.home(data_dir)))
+    table = Table(*columns, title=f"Named data sets; each belongs in {home}/NAME")
     for name, known in sources.NAMED.items():
-        there = sources.find(name, data_dir) is not None
+        present = sources.find(name, data_dir) is not None
         size = decimal(sum(archive.size for archive in known.archives)) if known.archives else "-"
         how = f"openldn datasets --get {name}" if known.offered else known.how_to_get
-        figures = (str(known.classes), f"{known.images:,}", str(known.size), size, known.licence)
-        table.add_row(name, *figures, "yes" if there else "no", "" if there else how)
+        numbers = (str(known.classes), f"{known.images:,}", str(known.size), size, known.licence)
+        table.add_row(name, *numbers, "yes" if present else "no", "" if present else how)
     _print(table)
 
 
-def systems() -> None:
-    """The systems: what `--method` may be."""
+def systems(name: Annotated[str | None, Positional, _arg("NAME")] = None, /) -> None:
+    """Lists the systems, or shows one: its paper, stages and hyperparameters.
+
+    Args:
+        name: A system, or a combination such as orca+uda.
+    """
     from rich.table import Table
 
-    from openldn.recipes import CLOSED, RECIPES
+    from openldn.systems import CLOSED_WORLD, SYSTEMS, find, load_plugins
 
-    table = Table("method", "what it is", title="Systems")
-    for name, recipe in RECIPES.items():
-        table.add_row(name, recipe.about)
+    if name is not None:
+        _show_system(find(name))
+        return
+    load_plugins()
+    table = Table("system", "what it is", title="Systems")
+    for system in SYSTEMS.values():
+        table.add_row(system.name, system.about)
     _print(table)
-    _say(f"Any of them but openldn-... may go on with +{', +'.join(CLOSED)}: orca+uda.")
+    _say(f"Any of them but openldn-... can be followed by +{', +'.join(CLOSED_WORLD)}: orca+uda.")
+    _say("Settings of a system: openldn systems NAME")
+
+
+def _show_system(system: Any) -> None:
+    from dataclasses import asdict
+
+    from rich.table import Table
+
+    _say(f"{system.name}: {system.about}")
+    if system.paper:
+        _say(f"paper: {system.paper}")
+    presets = {preset: system.settings(Options(preset=preset)) for preset in ("fast", "paper")}
+    for stage in system.stages:
+        if stage.objective is None:
+            _say(f"\nstage {stage.name}: nothing is trained")
+            continue
+        fast, paper = (asdict(presets[preset][stage.name]) for preset in ("fast", "paper"))
+        table = Table(
+            "setting", "fast", "paper", "meaning", title=f"stage {stage.name}", title_justify="left"
+        )
+        for name, meaning in stage.settings.described().items():
+            table.add_row(name, _value(fast[name]), _value(paper[name]), meaning)
+        _print(table)
+    _say(f"Change one: openldn train DATA --method {system.name} --set NAME=VALUE")
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def bench(
-    what: Positional[Literal["systems"]],
+    what: Annotated[Literal["systems"], Positional, _arg("{systems}")],
     /,
-    data: str = "digits",
-    seeds: int = 3,
-    per_image: float = 400.0,
-    images: int | None = None,
-    only: tuple[str, ...] = (),
-    ood_rate: Literal["prior", "oracle"] = "prior",
-    at_once: int | None = None,
-    data_dir: str | None = None,
-    out: Path | None = None,
+    data: Annotated[str, _arg("NAME", "digits")] = "digits",
+    seeds: Annotated[int, _arg("N", "3")] = 3,
+    per_image: Annotated[float, _arg("PASSES", "400")] = 400.0,
+    images: Annotated[int | None, _arg("N", "all")] = None,
+    only: Annotated[tuple[str, ...], _arg("[NAME ...]", "nearly all, and orca+uda and simgcd+uda")] = (),
+    novel_share: Annotated[Literal["prior", "oracle"], _arg("{prior,oracle}", "prior")] = "prior",
+    jobs: Annotated[int | None, _arg("N", "one per core; 1 on a GPU")] = None,
+    data_dir: DataDir = None,
+    out: Annotated[Path | None, _arg("DIR", "runs/bench-NAME")] = None,
 ) -> None:
-    """Every system under one protocol: the same labels, the same network, the same budget; one table.
+    """Compares systems under one protocol: the same labels, network and budget; one table.
 
-    What was stopped goes on, and what is finished is not run again.
+    Runs that were stopped are resumed, and finished ones are not run again.
 
     Args:
         what: systems: all of them, on one data set.
         data: A named data set.
-        seeds: How many seeds; each draws other labels too.
-        per_image: Budget: image passes (forward 1, backward 2) for each training image, pretraining
-            included.
-        images: Of the training images, take only so many, evenly from all classes.
-        only: These systems alone (default: all that `openldn systems` lists but openldn-fixmatch and
-            openldn-mean-teacher, and orca+uda and simgcd+uda).
-        ood_rate: How many images are rejected by systems that know the known classes alone: as many as there
-            would be if all classes were equally frequent (prior), or as there are (oracle), which nobody
-            knows; the table says so.
-        at_once: Runs at a time, each on its share of the cores (default: one a core; one where there is a
-            faster device).
-        data_dir: Where named sets are kept (default: $OPENLDN_DATA, else the user's cache).
-        out: Folder of the runs (default: runs/bench-DATA).
+        seeds: Number of seeds; each draws other labels too.
+        per_image: Budget in image passes (forward 1, backward 2) per training image, including pretraining.
+        images: Use only N training images, the same number of each class.
+        only: Only these systems.
+        novel_share: Share of images that systems reject as novel if they know the known classes alone: the
+            expected one under equal class frequencies (prior), or the true one (oracle), which nobody knows.
+        jobs: Runs at a time, each on its share of the cores.
+        data_dir: The folder that named data sets are kept in.
+        out: Folder of the runs.
     """
     from openldn import bench
 
     folder = out or Path("runs") / f"bench-{data}"
     try:
-        table, failed = bench.systems(
+        table, failed = bench.run_systems(
             data,
             folder,
-            only=only or bench.SYSTEMS,
+            only=only or bench.default_systems(),
             seeds=seeds,
             per_image=per_image,
             images=images,
-            oracle=ood_rate == "oracle",
+            oracle=novel_share == "oracle",
             data_dir=data_dir,
-            at_once=at_once,
+            jobs=jobs,
             width=_console().width,
         )
     except KeyboardInterrupt:
@@ -213,12 +310,12 @@ def bench(
     _say(f"The runs: {folder}")
     if failed:
         raise UserError(
-            f"runs that did not come to their end: {len(failed)}, the first: {failed[0]}; give the same "
-            "command again to go on with them"
+            f"{len(failed)} runs failed, the first: {failed[0]}; give the same command again to go on with "
+            "them"
         )
 
 
-VERBS: dict[str, Callable[..., None]] = {
+COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "train": train,
     "resume": resume,
@@ -231,15 +328,26 @@ VERBS: dict[str, Callable[..., None]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the verb that was asked for; errors of use are one sentence and exit code 2."""
-    warnings.showwarning = _warn
-    # Threads that wait should soon sleep: if they spin for long, as they would, a run beside other work takes
-    # many times as long; if they sleep at once, waking them costs a quarter of a run of small images.
+    """Runs a command; invalid input stops with a one-sentence error and exit code 2."""
+    argv = sys.argv[1:] if argv is None else argv
+    if [*argv] == ["--version"]:
+        import openldn
+
+        print(f"openldn {openldn.__version__}")
+        return
+    # Waiting threads should soon sleep: spinning for long, the default, makes a run beside other work many
+    # times as slow; sleeping at once costs a quarter of a run on small images.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    with warnings.catch_warnings():
+        warnings.showwarning = _warn
+        _run(argv)
+
+
+def _run(argv: Sequence[str]) -> None:
     try:
         tyro.extras.subcommand_cli_from_dict(
-            VERBS,
+            COMMANDS,
             prog="openldn",
             description="Open-world learning on images: recognise known classes, discover novel ones.",
             args=argv,
@@ -248,26 +356,33 @@ def main(argv: Sequence[str] | None = None) -> None:
         # One line, whatever line breaks a file's name or a label may hold.
         print(f"error: {' '.join(str(e).split())}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("stopped; a run goes on from its last checkpoint with: openldn resume RUN", file=sys.stderr)
+    except KeyboardInterrupt as e:
+        run = getattr(e, "run", None)
+        how = (
+            f"go on from the last checkpoint with: openldn resume {run}" if run else "nothing was trained yet"
+        )
+        print(f"stopped; {how}", file=sys.stderr)
         sys.exit(130)
-    except BrokenPipeError:  # whoever read our output has had enough
+    except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as e:
         where = f" ({e.filename})" if e.filename else ""
-        print(f"error: {e.strerror or e}{where}; check the disk and who may write there", file=sys.stderr)
+        print(f"error: {e.strerror or e}{where}; check the disk and its permissions", file=sys.stderr)
         sys.exit(2)
     except RuntimeError as e:
         if "out of memory" not in str(e).lower() and "can't allocate memory" not in str(e).lower():
             raise
-        print("error: memory is full; try a smaller --size, another --backbone or --device", file=sys.stderr)
+        print(
+            "error: memory is full; try a smaller --size, another --backbone or --device, or --set batch=...",
+            file=sys.stderr,
+        )
         sys.exit(2)
 
 
 def _conclude(run: "Run") -> None:
-    """What a finished run has to say."""
-    from openldn.run import read_json
+    """Shows what a finished run found."""
+    from openldn.files import read_json
 
     final = [line for line in run.metrics() if line.get("phase") == "final"]
     if final:
@@ -281,16 +396,23 @@ def _conclude(run: "Run") -> None:
 
     classes = read_json(run.path / "classes.json", "the run is incomplete")
     with (run.path / "predictions.csv").open(newline="", encoding="utf-8") as f:
-        counted = Counter(row["label"] for row in csv.DictReader(f))
-    table = Table("class", "kind", "unlabelled images", title="What the unlabelled images show")
+        rows = list(csv.DictReader(f))
+    images, unsure = (
+        Counter(row["label"] for row in rows if row["kind"] in kinds)
+        for kinds in (("known", "novel", "unsure"), ("unsure",))
+    )
+    table = Table("class", "kind", "unlabelled images", "of these unsure", title="Unlabelled images by class")
     for kind in ("known", "novel"):
-        for name in classes[kind]:
-            table.add_row(escape(str(name)), kind, str(counted[str(name)]))
+        for name in map(str, classes[kind]):
+            table.add_row(escape(name), kind, str(images[name]), str(unsure[name]))
     _print(table)
-    _say(f"The run: {run.path}\nEach image's label and confidence: {run.path / 'predictions.csv'}")
+    _say("unsure: the most likely class has a probability below 0.5")
+    _say(
+        f"The run: {run.path}\nLabel and confidence of each unlabelled image: {run.path / 'predictions.csv'}"
+    )
 
 
-def _show(result: dict[str, Any], run: "Run") -> None:
+def _show(result: Mapping[str, Any], run: "Run") -> None:
     from rich.table import Table
 
     table = Table("protocol", "known", "novel", "all", title="Accuracy in percent")
@@ -302,9 +424,16 @@ def _show(result: dict[str, Any], run: "Run") -> None:
         table.add_row(name, *cells)
     _print(table)
     if not result["ordered"]:
-        _say("Its clusters have no names: known accuracy is by the best matching, but in `anchored`.")
+        _say("Its clusters have no names: known accuracy is by Hungarian matching, except in `anchored`.")
+    if result.get("left_out"):
+        _say(
+            f"{result['images']} images were evaluated; {result['left_out']} others in the file were not "
+            "unlabelled in this run."
+        )
     _say(f"NMI {result['nmi']:.3f}, ARI {result['ari']:.3f}")
-    _say(f"The run: {run.path}\nEach image's label and confidence: {run.path / 'predictions.csv'}")
+    _say(
+        f"The run: {run.path}\nLabel and confidence of each unlabelled image: {run.path / 'predictions.csv'}"
+    )
 
 
 def _print(table: Any) -> None:

@@ -1,10 +1,10 @@
-"""OpenLDN as a scikit-learn estimator."""
+"""OpenLDN, and every other system, as a scikit-learn estimator."""
 
 import atexit
 import operator
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -16,31 +16,39 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from openldn.config import PRESETS, ClosedWorldName, Options
+from openldn.data import reading
 from openldn.data.problem import UNLABELLED
-from openldn.data.sources import arrays
 from openldn.errors import UserError
+from openldn.files import read_json, write_json
 from openldn.inference import load_model
+from openldn.maths import metrics
 from openldn.model import Model, Prediction
+from openldn.options import LARGEST, DeviceName, Options, Precision, PresetName
 from openldn.pipeline import check, go_on, start
-from openldn.run import Run, read_json, write_json
+from openldn.run import Run
 
 N = TypeVar("N")
+ClosedWorldName = Literal["mixmatch", "uda", "fixmatch", "mean-teacher"]
 TRANSDUCTION = "transduction.json"  # in a run: a label for every row that an estimator was given
 
 
 class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Learns known classes from a few labels and discovers novel ones.
 
-    n_novel: how many novel classes there are, or "auto" to estimate it.
-    closed_world: stage 2: "mixmatch", "uda", "fixmatch", "mean-teacher", or None for stage 1 alone.
-    backbone: "small", "medium", "resnet18", "resnet50", or a module that maps images to features (n, d); a
-        copy is trained, all of it in training mode, each stage from the weights it came with.
+    n_novel: the number of novel classes, or "auto" to estimate it.
+    closed_world: OpenLDN's stage 2: "mixmatch", "uda", "fixmatch", "mean-teacher", or None for stage 1 alone.
+    method: any system by name, such as "orca" or "pu-self-training" (`openldn systems`); it overrules
+        `closed_world`. Default: OpenLDN.
+    settings: hyperparameters of the system, such as {"lr": 1e-3} (`openldn systems NAME` lists them).
+    backbone: "small", "medium", "resnet18", "resnet50", or a module that maps images to features (n, d). A
+        copy of it is trained, all of it in training mode, each stage from the weights it came with.
     preset: "fast" (minutes on a CPU) or "paper" (the paper's settings and lengths).
     device: "auto", "cpu", "cuda" or "mps".
+    precision: "float32", "bfloat16" (mixed precision), or None for the faster one on this machine.
     epochs: passes over the unlabelled images in all (default: the preset's).
-    flip: whether a mirrored image shows the same thing; say False for digits or text.
-    seed: seed of all that is random.
+    size: pixels that image files are resized to (default: chosen from the images).
+    flip: whether a horizontally flipped image shows the same thing; say False for digits or text.
+    seed: random seed.
     out: where the run is kept (default: a folder that lasts as long as the process). If it holds a run of
         the same images, labels and settings, that run goes on, or is taken as it is when finished.
     verbose: whether to show progress.
@@ -54,10 +62,14 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         n_novel: int | Literal["auto"] = "auto",
         *,
         closed_world: ClosedWorldName | None = "uda",
+        method: str | None = None,
+        settings: Mapping[str, Any] | None = None,
         backbone: str | nn.Module | None = None,
-        preset: Literal["fast", "paper"] = "fast",
-        device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+        preset: PresetName = "fast",
+        device: DeviceName = "auto",
+        precision: Precision | None = None,
         epochs: float | None = None,
+        size: int | None = None,
         flip: bool = True,
         seed: int = 0,
         out: str | Path | None = None,
@@ -65,10 +77,14 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ):
         self.n_novel = n_novel
         self.closed_world = closed_world
+        self.method = method
+        self.settings = settings
         self.backbone = backbone
         self.preset = preset
         self.device = device
+        self.precision = precision
         self.epochs = epochs
+        self.size = size
         self.flip = flip
         self.seed = seed
         self.out = out
@@ -77,47 +93,35 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> "OpenLDN":
         """Trains on images `X` and labels `y`.
 
-        X: uint8 array (n, h, w) or (n, h, w, 3), or a list of image paths; of what is not square, the centre.
+        X: uint8 array (n, h, w) or (n, h, w, 3), or a list of image paths; images that are not square are
+            centre-cropped.
         y: integers with -1 for unlabelled, or strings with "" or None for unlabelled.
         """
-        if self.n_novel != "auto" and (
-            isinstance(self.n_novel, bool) or not isinstance(self.n_novel, int | np.integer)
-        ):
-            raise UserError(
-                f"n_novel={self.n_novel!r} is neither a whole number nor 'auto'; give one of these"
-            )
         custom = self.backbone if isinstance(self.backbone, nn.Module) else None
-        options = Options(
-            novel=self.n_novel if self.n_novel == "auto" else int(self.n_novel),
-            method="openldn" if self.closed_world is None else f"openldn-{self.closed_world}",
-            preset=self.preset,
-            epochs=None if self.epochs is None else _number(float, "epochs", self.epochs),
-            seed=_number(operator.index, "seed", self.seed),
-            device=self.device,
-            backbone=None if custom is not None else self.backbone,  # type: ignore[arg-type]
-            flip=bool(self.flip),
-        )
-        n_novel = 1 if options.novel == "auto" else int(options.novel or 0)
+        options = self._options()
         check(options)
-        problem, kept, skipped = arrays.read(
-            X, y, n_novel=n_novel, flip=bool(self.flip), largest=PRESETS[self.preset].largest
+        given = reading.read_arrays(
+            X,
+            y,
+            n_novel=1 if options.novel == "auto" else int(options.novel or 0),
+            flip=bool(self.flip),
+            size=options.size,
+            largest=LARGEST[options.preset],
         )
         quiet = not self.verbose
         if self.out is not None and Path(self.out).exists():
-            self.run_ = go_on(_same(Path(self.out), options), problem, None, backbone=custom, quiet=quiet)
-        else:
-            path = Path(self.out) if self.out is not None else _passing_folder() / "run"
-            source = {"kind": "arrays"}
-            self.run_ = start(
-                problem, None, options, source, path, backbone=custom, skipped=skipped, quiet=quiet
+            self.run_ = go_on(
+                _same(Path(self.out), options), given.problem, None, backbone=custom, quiet=quiet
             )
+        else:
+            path = Path(self.out) if self.out is not None else _temporary_folder() / "run"
+            self.run_ = start(given, options, {"kind": "arrays"}, path, backbone=custom, quiet=quiet)
         self._take(load_model(self.run_, custom))
-        predicted = self.model_.predict(problem.images).ids.numpy()
-        given = problem.labels.numpy()
-        labels = self.classes_[np.where(given == UNLABELLED, predicted, given)]
+        predicted = self.model_.predict(given.problem.images).ids.numpy()
+        labels = given.problem.labels.numpy()
         none = UNLABELLED if self.classes_.dtype.kind == "i" else ""
-        self.transduction_ = np.full(len(kept) + len(skipped), none, self.classes_.dtype)
-        self.transduction_[kept] = labels
+        self.transduction_ = np.full(len(given.kept) + len(given.skipped), none, self.classes_.dtype)
+        self.transduction_[given.kept] = self.classes_[np.where(labels == UNLABELLED, predicted, labels)]
         write_json(self.run_.path / TRANSDUCTION, self.transduction_.tolist())
         return self
 
@@ -138,14 +142,67 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         z: NDArray[np.float32] = self._predict(X).z.numpy()
         return z
 
+    def score(self, X: Any, y: Any, sample_weight: None = None) -> float:
+        """Accuracy in [0, 1]: known classes by name, novel ones by the best matching (protocol `anchored`).
+
+        The names of novel classes are arbitrary, so their plain accuracy would mean nothing. A label in `y`
+        that is not a known class is a novel one.
+        """
+        if sample_weight is not None:
+            raise UserError("score takes no sample_weight; leave it out")
+        predicted = self._predict(X).ids.numpy()
+        true = np.asarray(y)
+        if true.shape != predicted.shape:
+            raise UserError(
+                f"there are {len(predicted)} images but labels of shape {true.shape}; give one each"
+            )
+        known = {name: i for i, name in enumerate(self.classes_[: self.n_known_].tolist())}
+        novel = sorted({*true.tolist()} - {*known}, key=str)
+        ids = known | {name: self.n_known_ + i for i, name in enumerate(novel)}
+        result = metrics.evaluate(
+            [ids[label] for label in true.tolist()],
+            predicted,
+            n_known=self.n_known_,
+            n_classes=len(ids),
+            n_ids=len(self.classes_),
+        )
+        return float(result["protocols"]["anchored"]["all"]) / 100
+
     def save(self, path: str | Path) -> None:
         """The run without its checkpoints, at a new place; `openldn.load` gives the model back."""
         check_is_fitted(self)
         self.run_.copy_to(Path(path))
 
+    def _options(self) -> Options:
+        if self.n_novel != "auto" and (
+            isinstance(self.n_novel, bool) or not isinstance(self.n_novel, int | np.integer)
+        ):
+            raise UserError(
+                f"n_novel={self.n_novel!r} is neither a whole number nor 'auto'; give one of these"
+            )
+        alone = "openldn" if self.closed_world is None else f"openldn-{self.closed_world}"
+        return Options(
+            novel="auto" if self.n_novel == "auto" else int(self.n_novel),
+            method=self.method or alone,
+            settings=dict(self.settings or {}),
+            preset=self.preset,
+            epochs=None if self.epochs is None else _number(float, "epochs", self.epochs),
+            seed=_number(operator.index, "seed", self.seed),
+            device=self.device,
+            precision=self.precision,
+            backbone=None if isinstance(self.backbone, nn.Module) else self.backbone,
+            size=None if self.size is None else _number(operator.index, "size", self.size),
+            flip=bool(self.flip),
+        )
+
     def _predict(self, X: Any) -> Prediction:
         check_is_fitted(self, "model_")
-        parts = [*map(self.model_.predict, arrays.in_parts(X, self.model_.size, self.model_.channels))]
+        parts = []
+        for part in reading.new_images(X, size=self.model_.size, channels=self.model_.channels):
+            if part.skipped:
+                name, reason = part.skipped[0]
+                raise UserError(f"{name} cannot be read ({reason}); repair it or leave it out")
+            parts.append(self.model_.predict(part.images))
         return Prediction(torch.cat([part.p for part in parts]), torch.cat([part.z for part in parts]))
 
     def _take(self, model: Model) -> None:
@@ -155,16 +212,19 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def load(path: str | Path, *, backbone: nn.Module | None = None) -> OpenLDN:
-    """The model of a finished run, as an estimator that can predict."""
+    """The model of a finished run, as the estimator that would train it again."""
     run = Run.open(path)
     model, options = load_model(run, backbone), run.options
     loaded = OpenLDN(
         n_novel=len(model.classes) - model.n_known,
-        closed_world=options.method.partition("openldn-")[2] or None,  # type: ignore[arg-type]
+        method=options.method,
+        settings=dict(options.settings) or None,
         backbone=backbone or options.backbone,
         preset=options.preset,
         device=options.device,
+        precision=options.precision,
         epochs=options.epochs,
+        size=options.size,
         flip=bool(run.config["image"]["flip"]),
         seed=options.seed,
     )
@@ -197,7 +257,7 @@ def _same(path: Path, options: Options) -> Run:
     return run
 
 
-def _passing_folder() -> Path:
+def _temporary_folder() -> Path:
     """A folder that is gone when the process ends."""
     folder = tempfile.mkdtemp(prefix="openldn-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

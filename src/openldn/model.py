@@ -8,21 +8,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from openldn.data.images import LARGEST, SMALLEST
+from openldn import systems
+from openldn.data.image_files import LARGEST, SMALLEST
 from openldn.data.pixels import Images
 from openldn.data.problem import Problem
 from openldn.errors import UserError
+from openldn.files import read_json, read_tensors, write_json, write_tensors
 from openldn.nets import backbones
 from openldn.nets.classifier import Classifier, infer, pixel_statistics
-from openldn.nets.heads import HEADS
-from openldn.predictors import PREDICTORS, Predictor
-from openldn.run import read_json, read_tensors, write_json, write_tensors
+from openldn.nets.predictors import Predictor
+from openldn.training.stage import Stage
 
-SURE = 0.5  # below this confidence, a prediction is called unsure
+SURE = 0.5  # below this confidence a prediction is called unsure
 
 
 class Prediction(NamedTuple):
-    """What a model says of n images."""
+    """Of n images."""
 
     p: Tensor  # (n, C) probabilities
     z: Tensor  # (n, d) features
@@ -36,18 +37,22 @@ class Prediction(NamedTuple):
         return self.p.amax(dim=1)
 
 
-@dataclass
+@dataclass(repr=False)
 class Model:
-    """What is needed to say what an image shows."""
+    """All that is needed to classify an image."""
 
     network: Classifier
     predictor: Predictor
-    predictor_name: str
+    system: str
+    stage: int  # which of the system's stages, from 0
     classes: list[str | int]  # known ones first
     n_known: int
     backbone: str  # a name, or "custom"
     size: int
     channels: int
+
+    def __repr__(self) -> str:
+        return f"Model({self.system}, {self.backbone}, {len(self.classes)} classes, {self.size} pixels)"
 
     def predict(self, images: Images) -> Prediction:
         """uint8 (n, c, h, w) -> probabilities and features."""
@@ -75,93 +80,86 @@ class Model:
             folder / "model.safetensors",
             tensors,
             {
+                "system": self.system,
+                "stage": str(self.stage),
                 "backbone": self.backbone,
-                "predictor": self.predictor_name,
                 "size": str(self.size),
                 "channels": str(self.channels),
                 "n_outputs": str(self.network.head.out_features),
-                "head": self.network.head_name,
-                "precision": "bfloat16" if self.network.halved else "float32",
-                "mirrored": str(self.network.mirrored),
+                "precision": "bfloat16" if self.network.mixed_precision else "float32",
+                "flip_tta": str(self.network.flip_tta),
             },
         )
 
     @staticmethod
     def load(folder: Path, backbone: nn.Module | None = None, device: torch.device | None = None) -> "Model":
         """The inverse of `save`; a backbone that was given as a module has to be given again."""
-        incomplete = "the run is incomplete; go on with it: openldn resume RUN"
-        tensors, about = read_tensors(folder / "model.safetensors")
+        incomplete = f"the run is incomplete; go on with it: openldn resume {folder}"
+        file = folder / "model.safetensors"
+        tensors, about = read_tensors(file)
         classes = read_json(folder / "classes.json", incomplete)
+        if "system" in about:
+            systems.find(about["system"])  # says so if there is none of that name
         try:
-            size, channels, n_outputs = (int(about[k]) for k in ("size", "channels", "n_outputs"))
-            name, predictor_name = about["backbone"], about["predictor"]
-            predictor, head = PREDICTORS[predictor_name](), about.get("head", "linear")
+            size, channels, n_outputs, number = (
+                int(about[k]) for k in ("size", "channels", "n_outputs", "stage")
+            )
+            name, stage = about["backbone"], systems.find(about["system"]).stages[number]
+            predictor = stage.predictor(stage.settings())
             known, novel = list(classes["known"]), list(classes["novel"])
             # What a file says of itself is checked before anything is built by it.
-            if not SMALLEST <= size <= LARGEST or channels not in (1, 3):
+            if not SMALLEST <= size <= LARGEST or channels not in (1, 3) or number < 0:
                 raise ValueError
             rows = sum(len(t) for name, t in tensors.items() if name.startswith("network.head.") and t.ndim)
-            if head not in HEADS or not len(known) <= n_outputs <= rows:
+            if not len(known) <= n_outputs <= rows:
                 raise ValueError
             if not predictor.fits(_under("predictor.", tensors), n_outputs, len(known), len(novel)):
                 raise ValueError
-        except (KeyError, TypeError, ValueError):
-            raise UserError(
-                f"{folder / 'model.safetensors'} is not a model of this version; train again"
-            ) from None
+        except (KeyError, TypeError, ValueError, IndexError):
+            raise UserError(f"{file} is not a model of this version; train again") from None
         if name == "custom" and backbone is None:
             raise UserError(
                 "this model has a backbone of its owner's own; give it: openldn.load(path, backbone=module)"
             )
         blank = torch.zeros(channels)
-        with torch.random.fork_rng(
-            devices=[]
-        ):  # weights drawn here are overwritten; nobody's random numbers move
-            body = _anew(backbone) if backbone else backbones.build(name, channels, size)
-            network = Classifier(body, n_outputs, blank, blank + 1, size, head, len(known))
+        # Weights drawn here are overwritten; the caller's random numbers do not move.
+        with torch.random.fork_rng(devices=[]):
+            body = _copied(backbone) if backbone else backbones.build(name, channels, size)
+            network = Classifier(body, stage.head, n_outputs, len(known), blank, blank + 1, size)
         try:
             network.load_state_dict(_under("network.", tensors))
         except RuntimeError:
-            raise UserError(
-                f"{folder / 'model.safetensors'} does not fit its backbone ({name}); train again"
-            ) from None
-        network.halved = about.get("precision") == "bfloat16"
-        network.mirrored = about.get("mirrored") == "True"
+            raise UserError(f"{file} does not fit its backbone ({name}); train again") from None
+        network.mixed_precision = about.get("precision") == "bfloat16"
+        network.flip_tta = about.get("flip_tta") == "True"
         predictor.state = _under("predictor.", tensors)
-        network = _laid_out(network, device or torch.device("cpu"))
+        network = _laid_out(network, device or torch.device("cpu")).eval()
         return Model(
-            network.eval(),
-            predictor,
-            predictor_name,
-            known + novel,
-            len(known),
-            name,
-            size,
-            channels,
+            network, predictor, about["system"], number, known + novel, len(known), name, size, channels
         )
 
 
 def new_network(
-    problem: Problem, backbone: str | nn.Module, n_outputs: int, device: torch.device, head: str = "linear"
+    problem: Problem, stage: Stage, backbone: str | nn.Module, device: torch.device
 ) -> Classifier:
-    """A fresh classifier for the problem's images, which are normalised by their own mean and spread."""
+    """A new classifier for a stage; images are normalised by their own mean and standard deviation."""
     size, channels = problem.images.shape[3], problem.images.shape[1]
     mean, std = pixel_statistics(problem.images)
-    body = backbones.build(backbone, channels, size) if isinstance(backbone, str) else _anew(backbone)
+    body = backbones.build(backbone, channels, size) if isinstance(backbone, str) else _copied(backbone)
     if isinstance(body, backbones.SmallNet):
         some = problem.images[torch.arange(0, len(problem.images), -(-len(problem.images) // 1000))]
-        body.look_at((some.float() / 255 - mean.view(1, -1, 1, 1)) / std.view(1, -1, 1, 1))
-    made = Classifier(body, n_outputs, mean, std, size, head, problem.n_known)
-    return _laid_out(made, device).train()
+        body.fit_whitening((some.float() / 255 - mean.view(1, -1, 1, 1)) / std.view(1, -1, 1, 1))
+    network = Classifier(body, stage.head, stage.n_outputs(problem), problem.n_known, mean, std, size)
+    return _laid_out(network, device).train()
 
 
 def _laid_out(network: Classifier, device: torch.device) -> Classifier:
-    """On the device, in the layout in which convolutions are faster: about 1.2 times, a step measured."""
+    """On the device, channels last, in which convolutions are about 1.2 times as fast."""
     return network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-def _anew(module: nn.Module) -> nn.Module:
-    """A copy of the user's module: theirs stays as it is, and every phase starts from what was given."""
+def _copied(module: nn.Module) -> nn.Module:
+    """A copy of the user's module: theirs stays as it is, and every stage starts from what was given."""
     return copy.deepcopy(module).cpu()
 
 

@@ -1,30 +1,40 @@
 """From images and a few labels to a run: the one place where the parts meet."""
 
+import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 import openldn
-from openldn import count, device, loop, pretrained
-from openldn.config import Options, Settings, decide
+from openldn import device, systems
 from openldn.data import reading, split
 from openldn.data.pixels import Part
 from openldn.data.problem import Problem, Truth
 from openldn.errors import UserError
+from openldn.files import check_absent, read_json, read_tensors, write_csv, write_json
 from openldn.inference import PREDICTIONS, prediction_rows, reread, score
+from openldn.maths import count
+from openldn.methods.openldn import DISCOVER
 from openldn.model import Model, new_network
 from openldn.nets import backbones
-from openldn.nets.classifier import Classifier, infer, width
-from openldn.predictors import PREDICTORS, RejectAndCluster
-from openldn.progress import watcher
-from openldn.recipes import DISCOVER, Stage, recipe
-from openldn.run import Run, check_absent, read_json, read_tensors, write_csv, write_json
+from openldn.nets.classifier import Classifier, infer, n_features
+from openldn.options import Options, PresetName
+from openldn.progress import Watcher, watcher
+from openldn.run import Run
+from openldn.training import loop, pretraining
+from openldn.training.settings import Settings
+from openldn.training.stage import Stage, System
+
+BACKBONE: dict[PresetName, str] = {"fast": "small", "paper": "resnet18"}
+FLIP_TTA: dict[PresetName, bool] = {"fast": True, "paper": False}
 
 # ------------------------------------------------------------------------------------- train, resume
 
@@ -38,29 +48,32 @@ def train(
     quiet: bool = False,
     **choices: Any,
 ) -> Run:
-    """Trains on a folder of images, a CSV file of them or a named set, and gives back the run.
+    """Trains on a folder of images, a CSV file of them or a named data set, and returns the run.
 
-    `labels` is a CSV file of `image,label`. `choices` are fields of `Options`: `train("digits", epochs=5)`.
+    `labels` is a CSV file of `image,label`. `choices` are fields of `Options`, or settings of the system:
+    `train("digits", method="orca", epochs=5, margin=0.5)`.
     """
-    options = replace(options or Options(), **choices)
+    names = {field.name for field in fields(Options)}
+    settings = {name: value for name, value in choices.items() if name not in names}
+    options = replace(options or Options(), **{k: v for k, v in choices.items() if k in names})
+    options = replace(options, settings={**options.settings, **settings})
     check(options)
     source = reading.describe(data, labels, options)
     name = f"{Path(data).resolve().name}-{options.method}"
     path = Path(out) if out is not None else _free(Path("runs") / name)
     check_absent(path)
-    who = None if options.split is None else Path(options.split)
-    given = reading.read(source, options, split=who, watch=watcher(quiet).counted)
-    return start(given.problem, given.truth, options, source, path, skipped=given.skipped, quiet=quiet)
+    split_file = None if options.split is None else Path(options.split)
+    given = reading.read(source, options, split=split_file, watch=watcher(quiet).counted)
+    return start(given, options, source, path, quiet=quiet)
 
 
 def resume(path: str | Path, *, quiet: bool = False) -> Run:
     """Goes on where a run stopped, whatever stopped it."""
     run = Run.open(path)
     if run.finished:
-        read_tensors(run.path / "model.safetensors")  # says so if it is damaged
+        read_tensors(run.path / "model.safetensors")  # an error if it is damaged
         return run
-    source = run.config["data"]
-    if source["kind"] == "arrays":
+    if run.config["data"]["kind"] == "arrays":
         raise UserError(
             f"{path} was begun from arrays in Python, which are not kept in a run; "
             "go on with it there: OpenLDN(..., out=path).fit(X, y) with the same arrays and settings"
@@ -69,31 +82,57 @@ def resume(path: str | Path, *, quiet: bool = False) -> Run:
     return go_on(run, given.problem, given.truth, quiet=quiet)
 
 
+def check(options: Options) -> System:
+    """The system, or an error if an option cannot be used, before anything is read or written."""
+    options.check()
+    system = systems.find(options.method)
+    system.settings(options)
+    if options.backbone is not None:
+        backbones.builder(options.backbone)
+    device.pick(options.device)
+    return system
+
+
+def decide(options: Options, system: System, backbone: nn.Module | None = None) -> dict[str, Any]:
+    """All that was decided beyond the options, as `config.json` records it."""
+    settings = system.settings(options)
+    if backbone is not None:
+        settings = {name: for_any_backbone(own) for name, own in settings.items()}
+    own_backbone = options.backbone or BACKBONE[options.preset]
+    return {
+        "system": system.name,
+        "settings": {name: asdict(own) for name, own in settings.items()},
+        "backbone": own_backbone if backbone is None else "custom",
+        "flip_tta": FLIP_TTA[options.preset],
+    }
+
+
+def for_any_backbone(settings: Settings) -> Settings:
+    """The same for a user's network, of which nothing is known.
+
+    Its convolutions may not be normalised, so Muon is not for it. It may take images of one size alone.
+    """
+    changed: dict[str, Any] = {"optimiser": "adam"}
+    if hasattr(settings, "progressive_resizing"):
+        changed["progressive_resizing"] = False
+    return replace(settings, **changed)
+
+
 def start(
-    problem: Problem,
-    truth: Truth | None,
+    given: reading.Given,
     options: Options,
     source: Mapping[str, Any],
     path: Path,
     *,
-    settings: Settings | None = None,
     backbone: nn.Module | None = None,
-    skipped: Sequence[tuple[str, str]] = (),
     quiet: bool = False,
 ) -> Run:
-    """A new run at `path`, taken to its end; `settings` overrule what the options decide.
-
-    `skipped` are files that were left out, and why.
-    """
-    check(options)
-    problem.check()
-    if settings is None:
-        settings = decide(options, parts=recipe(options.method).parts)
-        if options.precision is None:
-            settings = replace(settings, precision=device.precision(device.pick(options.device)))
+    """A new run at `path`, taken to its end."""
+    problem, on = given.problem.check(), device.pick(options.device)
     if backbone is not None:
-        width(backbone, problem.images.shape[1], problem.images.shape[3])  # says so if it cannot be used
-        settings = settings.for_any_backbone()
+        n_features(
+            backbone, problem.images.shape[1], problem.images.shape[3]
+        )  # an error if it cannot be used
     config = {
         "openldn": openldn.__version__,
         "torch": torch.__version__,
@@ -107,55 +146,16 @@ def start(
             "size": problem.images.shape[3],
             "channels": problem.images.shape[1],
             "flip": problem.flip,
-            "fit": "shorter side brought to size, centre cut out",
+            "fit": "shorter side resized, centre cropped",
         },
-        "device": device.pick(options.device).type,
+        "device": on.type,
+        "precision": options.precision or device.precision(on),
         "threads": torch.get_num_threads(),
-        "options": asdict(options),
-        "settings": settings.to_json(),
+        "options": {**asdict(options), "settings": dict(options.settings)},
+        **decide(options, systems.find(options.method), backbone),
     }
-    run = Run.create(path, config, split.record(problem), skipped)
-    return go_on(run, problem, truth, backbone=backbone, quiet=quiet)
-
-
-def check(options: Options) -> None:
-    """An error if an option cannot be used, before anything is read or written."""
-    if options.seed < 0:
-        raise UserError(f"the seed {options.seed} is negative; give 0 or more")
-    if options.epochs is not None and not 0 < options.epochs < float("inf"):
-        raise UserError(f"{options.epochs} epochs cannot be made; give a number above 0")
-    for field in fields(Options):
-        allowed, chosen = _choices(field.type), getattr(options, field.name)
-        if allowed and chosen not in allowed and not (field.name == "novel" and type(chosen) is int):
-            words = ", ".join(str(choice) for choice in allowed if choice is not None)
-            raise UserError(f"{field.name} {chosen!r} is not among the choices; give one of {words}")
-    if options.budget is not None and not 0 < options.budget < float("inf"):
-        raise UserError(f"{options.budget} image passes cannot be made; give a number above 0")
-    if options.budget is not None and options.epochs is not None:
-        raise UserError("--epochs and --budget both say how long to train; give one of them")
-    if options.ood_rate is not None and not 0 < options.ood_rate < 1:
-        raise UserError(f"the rate {options.ood_rate} is not a share; give a number between 0 and 1")
-    if options.images is not None and options.images < 1:
-        raise UserError(f"{options.images} images are too few; give a number above 0")
-    if options.refreshes is not None and options.refreshes < 0:
-        raise UserError(f"{options.refreshes} refreshes cannot be made; give 0 or more")
-    if options.threshold is not None and not -1 <= options.threshold <= 1:
-        raise UserError(f"the threshold {options.threshold} is not a cosine; give a number from -1 to 1")
-    if not options.save_every >= 0:
-        raise UserError(f"checkpoints cannot be {options.save_every} seconds apart; give 0 or more")
-    if options.evaluations is not None and options.evaluations < 0:
-        raise UserError(f"{options.evaluations} evaluations cannot be made; give 0 or more")
-    recipe(options.method)
-    if options.backbone is not None:
-        backbones.builder(options.backbone)
-    device.pick(options.device)
-
-
-def _choices(annotation: Any) -> tuple[Any, ...]:
-    """What an option may be, if it is one of a few words."""
-    parts = [annotation, *get_args(annotation)]
-    words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
-    return (*words, None) if words and type(None) in parts else tuple(words)
+    run = Run.create(path, config, split.record(problem), given.skipped)
+    return go_on(run, problem, given.truth, backbone=backbone, quiet=quiet)
 
 
 def go_on(
@@ -173,151 +173,243 @@ def go_on(
             "bring them back as they were, or train anew"
         )
     if run.finished:
-        read_tensors(run.path / "model.safetensors")  # says so if it is damaged
+        read_tensors(run.path / "model.safetensors")  # an error if it is damaged
         return run
-    settings, options = run.settings, run.options
-    on = device.pick(options.device)
-
-    def network(problem: Problem, stage: Stage, number: int) -> Classifier:
-        torch.manual_seed(loop.mixed_seed(settings.seed, number))
-        body = stage.backbone or backbone or settings.backbone
-        made = new_network(problem, body, stage.n_outputs(problem), on, stage.head)
-        made.halved = settings.precision == "bfloat16"
-        made.mirrored = settings.mirrored and problem.flip and stage.backbone is None
-        return made
-
-    def taken_to_its_end(phase: loop.Phase, number: int, **rest: Any) -> Classifier:
-        loop.train(
-            phase,
-            run,
-            number=number,
-            seed=settings.seed,
-            device=on,
-            watcher=watch,
-            save_every=options.save_every,
-            **rest,
-        )
-        assert isinstance(phase.model, Classifier)
-        return phase.model
-
-    watch, system = watcher(quiet), recipe(settings.method)
-    # Nobody else works on this run meanwhile, and whoever calls keeps their random numbers.
-    with run.locked(), torch.random.fork_rng(devices=[on] if on.type == "cuda" else []):
+    with run.locked(), one_training_at_a_time(), _naming(run):
+        job = Job.of(run, problem, truth, backbone, watcher(quiet))
         run.cut_log()
-        watch.opened(run.path)
+        job.watch.opened(run.path)
         if run.config["n_novel"] == "auto":
-            problem = problem.with_novel(_count(run, problem, settings, network, taken_to_its_end)).check()
-        model: Model | None = None
-        before: Classifier | None = None
-        judged = list[Model]()  # the last one, so that what it learned by looking at all images is kept
-
-        def evaluate(network: nn.Module) -> dict[str, Any]:
-            assert truth is not None
-            judged[:] = [_model(network, problem, stage, settings)]
-            return score(judged[0], truth)
-
-        chain = ""  # what the network has been through
-        for number, stage in enumerate(system.stages, start=1):
-            made = network(problem, stage, number)
-            if stage.goes_on and before is not None:
-                made.backbone.load_state_dict(before.backbone.state_dict())
-            phase = stage.build(problem, made, settings)
-            name = f"{number}-{phase.name}"
-            kept = stage.pretraining and backbone is None
-            if kept:
-                chain = pretrained.key(
-                    chain,
-                    phase=name,
-                    steps=phase.steps,
-                    digest=problem.digest(),
-                    n_novel=problem.n_novel,
-                    flip=problem.flip,
-                    outputs=stage.n_outputs(problem),
-                    head=stage.head,
-                    trained=[name for name, p in made.named_parameters() if p.requires_grad],
-                    training=asdict(settings.training),
-                    network=[settings.backbone, settings.precision, settings.mirrored],
-                    device=on.type,
-                    seed=settings.seed,
-                    torch=torch.__version__,
-                )
-                pretrained.fetch(run, name, chain)
-            times = stage.evaluations
-            if options.evaluations is not None:
-                times = min(times, options.evaluations)
-            before = taken_to_its_end(
-                phase,
-                number,
-                previous=None if model is None else model.probabilities,
-                evaluate=None if truth is None or not times else evaluate,
-                evaluations=times,
-            )
-            if kept:
-                pretrained.keep(run, name, chain)
-            if not stage.pretraining:
-                # A phase that was at its end already has not been judged again.
-                model = judged.pop() if judged else _model(before, problem, stage, settings)
-        assert model is not None  # a recipe has a stage
-        _finish(run, model, problem, truth)
+            problem = problem.with_novel(job.estimated_count()).check()
+            job = replace(job, problem=problem)
+        model, result = job.train_stages()
+        _finish(run, model, problem, result)
     return run
 
 
-def _count(
-    run: Run,
-    problem: Problem,
-    settings: Settings,
-    network: Callable[[Problem, Stage, int], Classifier],
-    taken_to_its_end: Callable[..., nn.Module],
-) -> int:
-    """The estimated number of novel classes: from features of a half-length stage 1 with as many as known."""
-    file = run.path / "count.json"
-    if not file.exists():
-        guess = problem.with_novel(min(problem.n_known, len(problem.unlabelled)))
-        half = settings.discover.length.part(0.5)
-        settings = replace(settings, discover=replace(settings.discover, length=half))
-        phase = DISCOVER.build(guess, network(guess, DISCOVER, 0), settings)
-        phase.name = "count"
-        scout = taken_to_its_end(phase, 0, previous=None, evaluate=None)
-        z = infer(scout, problem.images).z
-        n_novel = count.estimate(z, problem.labels, problem.n_known, seed=settings.seed)
-        write_json(file, {"n_novel": min(n_novel, len(problem.unlabelled))})
-    hint = "remove what is left of it and resume the run"
-    try:
-        return int(read_json(file, hint)["n_novel"])
-    except (KeyError, TypeError):
-        raise UserError(f"{file} is damaged: {hint}") from None
+# -------------------------------------------------------------------------------- the stages of a run
 
 
-def _model(network: nn.Module, problem: Problem, stage: Stage, settings: Settings) -> Model:
-    """The network with its predictor, which may look at what the network says of the unlabelled images."""
-    assert isinstance(network, Classifier)
-    predictor = PREDICTORS[stage.predictor]()
-    if isinstance(predictor, RejectAndCluster):
-        predictor.rate = settings.ood_rate
-    predictor.fit(lambda images: infer(network, images), problem, settings.seed)
-    return Model(
-        network=network,
-        predictor=predictor,
-        predictor_name=stage.predictor,
-        classes=problem.class_names(),
-        n_known=problem.n_known,
-        backbone=stage.backbone or settings.backbone,
-        size=problem.images.shape[3],
-        channels=problem.images.shape[1],
-    )
+@dataclass(frozen=True)
+class Job:
+    """A run at work: what its stages share."""
+
+    run: Run
+    options: Options
+    system: System
+    settings: dict[str, Settings]  # by stage
+    problem: Problem
+    truth: Truth | None
+    backbone: nn.Module | None  # a user's own
+    device: torch.device
+    watch: Watcher
+
+    @staticmethod
+    def of(
+        run: Run, problem: Problem, truth: Truth | None, backbone: nn.Module | None, watch: Watcher
+    ) -> "Job":
+        """The job that a run's configuration describes."""
+        options = run.options
+        system = systems.find(options.method)
+        recorded = run.config["settings"]
+        try:
+            settings = {stage.name: stage.settings(**recorded[stage.name]) for stage in system.stages}
+            for own in settings.values():
+                own.with_values(asdict(own))
+        except (TypeError, KeyError, UserError):
+            raise UserError(
+                f"{run.path / 'config.json'} does not fit this version of openldn; train again"
+            ) from None
+        on = device.pick(options.device)
+        return Job(run, options, system, settings, problem, truth, backbone, on, watch)
+
+    def train_stages(self) -> tuple[Model, dict[str, Any] | None]:
+        """The model of the last stage, and its evaluation if there is ground truth."""
+        model: Model | None = None
+        network: Classifier | None = None
+        result: dict[str, Any] | None = None
+        spent, share, cache_key = 0.0, 0.0, ""
+        for number, stage in enumerate(self.system.stages, start=1):
+            share += stage.share
+            budget = None
+            if self.options.budget is not None:  # what earlier stages left is there too
+                budget = share * self.options.budget - spent
+            made = self.new_network(stage, number)
+            if stage.continues and network is not None:
+                made.backbone.load_state_dict(network.backbone.state_dict())
+            network = made
+            if stage.objective is not None:
+                training = loop.Training(stage, self.problem, network, self.settings[stage.name])
+                if stage.pretraining and self.backbone is None:
+                    cache_key = self.cache_key(cache_key, stage, network, budget)
+                    pretraining.fetch(self.run, f"{number}-{stage.name}", cache_key)
+                spent += self.trained(training, number, budget, model).passes.total
+                if stage.pretraining and self.backbone is None:
+                    pretraining.keep(self.run, f"{number}-{stage.name}", cache_key)
+                network = training.model
+            if not stage.pretraining:
+                model = self.model(network, number)
+                if self.truth is not None and (result is None or self.evaluations(stage)):
+                    result = score(model, self.truth)
+                    self.run.log({**self.last_position(stage), **result})
+                    self.watch.evaluated(result)
+        assert model is not None  # a system has a stage that predicts
+        return model, None if self.truth is None else result
+
+    def trained(
+        self, training: loop.Training, number: int, budget: float | None, model: Model | None
+    ) -> loop.Clock:
+        """Takes one stage to its end."""
+
+        def evaluate(network: Classifier) -> dict[str, Any]:
+            assert self.truth is not None
+            return score(self.model(network, number), self.truth)
+
+        return loop.train(
+            training,
+            self.run,
+            checkpoint=f"{number}-{training.stage.name}",
+            number=number,
+            seed=self.options.seed,
+            device=self.device,
+            budget=budget,
+            previous=None if model is None else model.probabilities,
+            evaluate=None if self.truth is None or number == 0 else evaluate,
+            evaluations=self.evaluations(training.stage),
+            watcher=self.watch,
+            save_every=self.options.save_every,
+        )
+
+    def evaluations(self, stage: Stage) -> int:
+        """How often a stage is evaluated, including the end."""
+        own, given = stage.evaluations, self.options.evaluations
+        return own if given is None or own == 0 else given
+
+    def new_network(self, stage: Stage, number: int, problem: Problem | None = None) -> Classifier:
+        """An untrained network for a stage."""
+        torch.manual_seed(loop.mixed_seed(self.options.seed, number))
+        problem, config = problem or self.problem, self.run.config
+        network = new_network(
+            problem, stage, stage.backbone or self.backbone or config["backbone"], self.device
+        )
+        network.mixed_precision = config["precision"] == "bfloat16"
+        network.flip_tta = bool(config["flip_tta"]) and problem.flip and stage.backbone is None
+        return network
+
+    def model(self, network: Classifier, number: int) -> Model:
+        """The network with its predictor, fitted to the images at hand."""
+        stage, problem = self.system.stages[number - 1], self.problem
+        predictor = stage.predictor(self.settings[stage.name])
+        predictor.fit(lambda images: infer(network, images), problem, self.options.seed)
+        return Model(
+            network=network,
+            predictor=predictor,
+            system=self.system.name,
+            stage=number - 1,
+            classes=problem.class_names(),
+            n_known=problem.n_known,
+            backbone=stage.backbone or self.run.config["backbone"],
+            size=problem.images.shape[3],
+            channels=problem.images.shape[1],
+        )
+
+    def cache_key(self, before: str, stage: Stage, network: Classifier, budget: float | None) -> str:
+        """The key of a pretraining stage in the cache."""
+        problem, config = self.problem, self.run.config
+        return pretraining.key(
+            before,
+            stage=stage.name,
+            settings=asdict(self.settings[stage.name]),
+            budget=budget,
+            digest=problem.digest(),
+            n_novel=problem.n_novel,
+            flip=problem.flip,
+            outputs=stage.n_outputs(problem),
+            trained=[name for name, p in network.named_parameters() if p.requires_grad],
+            network=[config["backbone"], config["precision"], config["flip_tta"]],
+            device=self.device.type,
+            seed=self.options.seed,
+            torch=torch.__version__,
+        )
+
+    def last_position(self, stage: Stage) -> dict[str, Any]:
+        """Where the log stands, for an evaluation at the end of a stage."""
+        last = (self.run.metrics() or [{}])[-1]
+        return {"phase": stage.name, **{key: last.get(key, 0) for key in ("step", "seconds", "passes")}}
+
+    def estimated_count(self) -> int:
+        """The estimated number of novel classes, from features of a short stage 1 of OpenLDN."""
+        file, hint = self.run.path / "count.json", "remove what is left of it and resume the run"
+        if not file.exists():
+            n = len(self.problem.unlabelled)
+            scouting = self.problem.with_novel(min(self.problem.n_known, n))
+            stage, settings, budget = self.scout()
+            network = self.new_network(stage, 0, scouting)
+            training = loop.Training(stage, scouting, network, settings)
+            self.trained(training, 0, budget, None)
+            z = infer(training.model, self.problem.images).z
+            n_novel = count.estimate(z, self.problem.labels, self.problem.n_known, seed=self.options.seed)
+            write_json(file, {"n_novel": min(n_novel, n)})
+        try:
+            n_novel = int(read_json(file, hint)["n_novel"])
+        except (KeyError, TypeError, ValueError):
+            raise UserError(f"{file} is damaged: {hint}") from None
+        self.watch.said(f"novel classes: {n_novel} (estimated; --novel N overrules)")
+        return n_novel
+
+    def scout(self) -> tuple[Stage, Settings, float | None]:
+        """Half of stage 1 of OpenLDN: as this run has it, or else as it is alone."""
+        own = next((stage for stage in self.system.stages if stage.name == DISCOVER.name), DISCOVER)
+        settings = self.settings.get(own.name)
+        if settings is None:
+            settings = systems.find("openldn").settings(replace(self.options, settings={}))[own.name]
+        if settings.epochs is not None and settings.least_images is not None:
+            least = round(0.5 * settings.least_images)
+            settings = replace(settings, epochs=0.5 * settings.epochs, least_images=least)
+        if self.backbone is not None:
+            settings = for_any_backbone(settings)
+        budget = None if self.options.budget is None else 0.5 * own.share * self.options.budget
+        return replace(own, name="count"), settings, budget
 
 
-def _finish(run: Run, model: Model, problem: Problem, truth: Truth | None) -> None:
+def _finish(run: Run, model: Model, problem: Problem, result: dict[str, Any] | None) -> None:
     """Writes what a run leaves behind; the model last, since it says that the run is finished."""
     rows = problem.unlabelled
     names = [problem.names[i] for i in rows.tolist()]
     images = Part(problem.images, rows)
     write_csv(run.path / "predictions.csv", PREDICTIONS, prediction_rows(model, names, images))
-    if truth is not None:
-        last = (run.metrics() or [{}])[-1]
-        where = {key: last.get(key, 0) for key in ("step", "seconds", "passes")}
-        run.log({"phase": "final", **where, **score(model, truth)})
+    if result is not None:
+        run.log({**(run.metrics() or [{}])[-1], **result, "phase": "final"})
     model.save(run.path)
+
+
+_training = threading.RLock()  # torch's random state and forward mode belong to the whole process
+
+
+def _after_fork() -> None:
+    global _training
+    _training = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+@contextmanager
+def one_training_at_a_time() -> Iterator[None]:
+    """Trainings in threads of one process take turns; the caller's random numbers do not move."""
+    with _training, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        yield
+
+
+@contextmanager
+def _naming(run: Run) -> Iterator[None]:
+    """An interrupt says which run it stopped."""
+    try:
+        yield
+    except KeyboardInterrupt as e:
+        e.run = run.path  # type: ignore[attr-defined]
+        raise
 
 
 def _free(path: Path) -> Path:

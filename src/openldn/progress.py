@@ -1,4 +1,4 @@
-"""What a person sees while a run is under way: a live bar on a terminal, a few plain lines elsewhere."""
+"""What a person sees while a run is under way: a live bar on a terminal or in a notebook, lines elsewhere."""
 
 import sys
 import time
@@ -12,42 +12,67 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
+from rich.text import Text
 
-from openldn.metrics import headline
-
-
-class Silent:
-    """Nobody looks on."""
-
-    def counted(self, what: str, done: int, total: int) -> None: ...
-    def opened(self, run: Path) -> None: ...
-    def started(self, phase: str, step: int, steps: int) -> None: ...
-    def stepped(self, step: int, figures: Mapping[str, float]) -> None: ...
-    def evaluated(self, step: int, evaluation: Mapping[str, Any]) -> None: ...
-    def ended(self) -> None: ...
+from openldn.maths.metrics import headline
 
 
-class Bar(Silent):
-    """A progress bar with losses, accuracies and time left."""
+class Watcher:
+    """Nobody looks on; base of those who do."""
 
-    counting: tuple[str, Progress, TaskID] | None = None
+    def counted(self, what: str, done: int, total: int) -> None:
+        """So many files are done."""
+
+    def opened(self, run: Path) -> None:
+        """The run's folder is there."""
+
+    def said(self, line: str) -> None:
+        """Something that a person should know."""
+
+    def started(self, stage: str, progress: float, step: int) -> None:
+        """A stage begins, or goes on."""
+
+    def stepped(self, progress: float, step: int, values: Mapping[str, float]) -> None:
+        """Mean losses of recent steps."""
+
+    def evaluated(self, evaluation: Mapping[str, Any]) -> None:
+        """Accuracies on test images."""
+
+    def ended(self, finished: bool) -> None:
+        """The stage is over, at its end or by an error."""
+
+
+class Remaining(ProgressColumn):
+    """Time left, from the time taken and the progress made since the start."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{_duration(_left(task.fields['since'], task.fields['began'], task.completed))} left")
+
+
+class Bar(Watcher):
+    """A progress bar: stage, bar, percent, step, time left, accuracies; losses as far as there is room.
+
+    Everything but the losses has a fixed width, so that a narrow terminal loses losses first.
+    """
 
     def __init__(self, console: Console):
         self.console = console
+        self.counting: tuple[str, Progress, TaskID] | None = None
+        self.training: tuple[Progress, TaskID] | None = None
 
     def counted(self, what: str, done: int, total: int) -> None:
-        """So many files have been looked at."""
         if self.counting is None or self.counting[0] != what:
             bar = Progress(
-                TextColumn("[bold]{task.description:<12}"),
-                BarColumn(bar_width=24),
+                TextColumn("[bold]{task.description}"),
+                BarColumn(bar_width=None),
                 MofNCompleteColumn(),
-                TextColumn("left"),
                 TimeRemainingColumn(),
                 console=self.console,
             )
@@ -62,101 +87,137 @@ class Bar(Silent):
     def opened(self, run: Path) -> None:
         self.console.print(f"The run: {escape(str(run))}", highlight=False, soft_wrap=True)
 
-    def started(self, phase: str, step: int, steps: int) -> None:
-        self.figures: dict[str, float] = {}
-        self.bar = Progress(
-            TextColumn("[bold]{task.description:<12}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("[cyan]{task.fields[losses]}[/] [green]{task.fields[accuracies]}"),
+    def said(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def started(self, stage: str, progress: float, step: int) -> None:
+        fixed = Column(no_wrap=True)
+        bar = Progress(
+            TextColumn("[bold]{task.description}", table_column=fixed),
+            BarColumn(bar_width=10),
+            TextColumn("{task.percentage:>3.0f}%", table_column=fixed),
+            TextColumn("step {task.fields[step]}", table_column=fixed),
+            Remaining(table_column=fixed),
+            TextColumn("[green]{task.fields[accuracies]}", table_column=fixed),
+            TextColumn(
+                "[cyan]{task.fields[losses]}",
+                table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
+            ),
             console=self.console,
+            expand=True,
         )
-        self.task = self.bar.add_task(phase, total=steps, completed=step, losses="", accuracies="")
-        self.bar.start()
+        task = bar.add_task(
+            stage,
+            total=1.0,
+            step=step,
+            since=time.monotonic(),
+            began=progress,
+            accuracies="",
+            losses="",
+        )
+        bar.update(task, completed=progress)
+        bar.start()
+        self.training = bar, task
 
-    def stepped(self, step: int, figures: Mapping[str, float]) -> None:
-        self.figures |= figures
-        self.bar.update(self.task, completed=step, losses=_short(self.figures))
+    def stepped(self, progress: float, step: int, values: Mapping[str, float]) -> None:
+        if self.training is not None:
+            bar, task = self.training
+            bar.update(task, completed=progress, step=step, losses=_short(values))
 
-    def evaluated(self, step: int, evaluation: Mapping[str, Any]) -> None:
-        self.bar.update(self.task, completed=step, accuracies=_accuracies(evaluation))
+    def evaluated(self, evaluation: Mapping[str, Any]) -> None:
+        """In the bar, or, when the stage is over, on a line."""
+        scores = headline(evaluation)
+        if self.training is not None:
+            bar, task = self.training
+            bar.update(task, accuracies="/".join(f"{value:.1f}" for value in scores.values()))
+        else:
+            self.said("  " + ", ".join(f"{name} {value:.1f} %" for name, value in scores.items()))
 
-    def ended(self) -> None:
-        self.bar.stop()
+    def ended(self, finished: bool) -> None:
+        if self.training is not None:
+            self.training[0].stop()
+            self.training = None
 
 
-class Lines(Silent):
-    """A line at the start and at the end of a phase, at an evaluation, and every half minute."""
+class Lines(Watcher):
+    """A line at the start and at the end of a stage, at evaluations, and every half minute."""
 
     def __init__(self, console: Console, every: float = 30.0):
         self.console, self.every = console, every
-        self.said = time.monotonic()
+        self.last = self.since = time.monotonic()
         self.counting: tuple[str, float] | None = None
+        self.stage, self.began, self.progress, self.step = "", 0.0, 0.0, 0
+        self.values: dict[str, float] = {}
 
     def counted(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
-        self.counting = (
-            self.counting if self.counting is not None and self.counting[0] == what else (what, now)
-        )
+        if self.counting is None or self.counting[0] != what:
+            self.counting = (what, now)
         taken = now - self.counting[1]
-        if now - self.said > self.every or (done == total and taken > self.every / 3):
-            self._say(f"{what}: {done}/{total}, {taken / done * (total - done):.0f} s left")
+        if now - self.last > self.every or (done == total and taken > self.every / 3):
+            self.said(f"{what}: {done}/{total}, {_duration(taken / done * (total - done))} left")
 
     def opened(self, run: Path) -> None:
-        self._say(f"the run: {run}")
+        self.said(f"the run: {run}")
 
-    def started(self, phase: str, step: int, steps: int) -> None:
-        self.phase, self.first, self.steps = phase, step, steps
-        self.began = self.said = time.monotonic()
-        self.figures: dict[str, float] = {}
-        self.step, self.accuracies = step, ""
-        self._say(f"{phase}: {'starts' if step == 0 else f'goes on at step {step}'}, {steps} steps")
-
-    def stepped(self, step: int, figures: Mapping[str, float]) -> None:
-        self.figures |= figures
-        self.step = step
-        if time.monotonic() - self.said > self.every:
-            self._report(step)
-
-    def evaluated(self, step: int, evaluation: Mapping[str, Any]) -> None:
-        self.accuracies = _accuracies(evaluation)
-        if step == self.steps or time.monotonic() - self.said > self.every / 3:
-            self._report(step)
-
-    def ended(self) -> None:
-        how = "done" if self.step == self.steps else f"stopped at step {self.step}"
-        self._say(f"{self.phase}: {how}, {time.monotonic() - self.began:.0f} s")
-
-    def _report(self, step: int) -> None:
-        taken = time.monotonic() - self.began
-        left = taken / max(1, step - self.first) * (self.steps - step)
-        self._say(
-            f"{self.phase}: step {step}/{self.steps}, {left:.0f} s left, "
-            f"{_short(self.figures)} {self.accuracies}"
-        )
-
-    def _say(self, line: str) -> None:
-        self.said = time.monotonic()
+    def said(self, line: str) -> None:
+        self.last = time.monotonic()
         self.console.print(line.rstrip(), highlight=False, markup=False, soft_wrap=True)
 
+    def started(self, stage: str, progress: float, step: int) -> None:
+        self.stage, self.began, self.since = stage, progress, time.monotonic()
+        self.progress, self.step, self.values = progress, step, {}
+        self.said(f"{stage}: {'starts' if step == 0 else f'goes on at step {step}'}")
 
-def watcher(quiet: bool = False) -> Silent:
+    def stepped(self, progress: float, step: int, values: Mapping[str, float]) -> None:
+        self.progress, self.step, self.values = progress, step, self.values | dict(values)
+        if time.monotonic() - self.last > self.every:
+            self._report("")
+
+    def evaluated(self, evaluation: Mapping[str, Any]) -> None:
+        named = ", ".join(f"{name} {value:.1f}" for name, value in headline(evaluation).items())
+        if self.progress < 1:
+            self._report(f", {named}")
+        else:
+            self.said(f"{self.stage}: {named}")
+
+    def ended(self, finished: bool) -> None:
+        how = "done" if finished else "stopped"
+        self.said(f"{self.stage}: {how} at step {self.step}, {_duration(time.monotonic() - self.since)}")
+
+    def _report(self, accuracies: str) -> None:
+        left = _duration(_left(self.since, self.began, self.progress))
+        losses = f", {short}" if (short := _short(self.values)) else ""
+        self.said(f"{self.stage}: {self.progress:.0%}, step {self.step}, {left} left{accuracies}{losses}")
+
+
+def watcher(quiet: bool = False) -> Watcher:
     """The right one for where we are: on stderr, so that stdout stays for results."""
     if quiet:
-        return Silent()
+        return Watcher()
     console = Console(stderr=True)
-    return Bar(console) if console.is_terminal and sys.stdout.isatty() else Lines(console)
+    if console.is_jupyter or (console.is_terminal and sys.stdout.isatty()):
+        return Bar(console)
+    return Lines(console)
 
 
-def _short(figures: Mapping[str, float]) -> str:
-    """Losses, and whether similarities tell pairs apart; the rest is in the log."""
-    left_out = ("pseudo_labelled", "omega_gradient", "similarity_mean", "pseudo_labels", "refreshed")
-    shown = {name.replace("similarity_", ""): v for name, v in figures.items() if name not in left_out}
-    return " ".join(f"{name} {value:.3f}" for name, value in shown.items())
+def _left(since: float, began: float, progress: float) -> float | None:
+    made = progress - began
+    return (time.monotonic() - since) / made * (1 - progress) if made > 0 else None
 
 
-def _accuracies(evaluation: Mapping[str, Any]) -> str:
-    return " ".join(f"{name} {value:.1f}" for name, value in headline(evaluation).items())
+def _duration(seconds: float | None) -> str:
+    """5 s, 2:05, 1:02:05."""
+    if seconds is None:
+        return "--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02}:{rest:02}"
+    return f"{minutes}:{rest:02}" if minutes else f"{rest} s"
+
+
+def _short(values: Mapping[str, float]) -> str:
+    """The losses alone; diagnostics are in the log."""
+    hidden = ("pseudo_", "omega_", "similarity_", "refreshed", "weight_", "temperature", "uncertainty")
+    return " ".join(f"{name} {value:.2f}" for name, value in values.items() if not name.startswith(hidden))

@@ -1,30 +1,33 @@
-"""A run is a folder. Everything in it is JSON, CSV or safetensors; reading it cannot run code.
+"""A run is a folder. Everything in it is JSON, CSV or safetensors; reading it cannot run code."""
 
-Files are written whole or not at all: to a temporary name first, then renamed. Only the log grows by lines.
-"""
-
-import csv
 import json
 import os
 import shutil
-import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from openldn.config import Options, Settings
+from openldn import lock
 from openldn.errors import UserError
+from openldn.files import (
+    damage,
+    read_json,
+    read_metadata,
+    read_tensors,
+    whole_folder,
+    write_csv,
+    write_json,
+    write_tensors,
+)
+from openldn.options import Options
 
-T = TypeVar("T")
 SKIPPED = ("image", "reason")
-FORMAT = 1  # raised when old runs can no longer be read
+FORMAT = 2  # raised when old runs can no longer be read
+KEYS = {"data", "digest", "image", "n_novel", "options", "settings", "backbone", "precision", "flip_tta"}
 
 
 class Run:
@@ -47,12 +50,12 @@ class Run:
     ) -> "Run":
         """A new run at `path`, which must not exist: nothing is ever overwritten."""
         record = {"format": FORMAT, **config}
-        with _whole_folder(path) as half_made:
-            write_json(half_made / "config.json", record)
-            write_json(half_made / "split.json", split)
+        with whole_folder(path) as folder:
+            write_json(folder / "config.json", record)
+            write_json(folder / "split.json", split)
             if skipped:
-                write_csv(half_made / "skipped.csv", SKIPPED, skipped)
-            (half_made / "checkpoints").mkdir()
+                write_csv(folder / "skipped.csv", SKIPPED, skipped)
+            (folder / "checkpoints").mkdir()
         return Run(path, record)
 
     @staticmethod
@@ -61,6 +64,8 @@ class Run:
         path = Path(path)
         if not path.is_dir():
             raise UserError(f"there is no run at {path}; give the folder that `openldn train` made")
+        if links := [file for file in path.rglob("*") if file.is_symlink()]:
+            raise UserError(f"{links[0]} is a link, which no run holds; copy the run without links")
         config = read_json(path / "config.json", "a run's folder has one; is this the right folder?")
         if not isinstance(config, dict) or "format" not in config:
             raise UserError(f"{path / 'config.json'} is not a run's configuration; is this the right folder?")
@@ -69,55 +74,34 @@ class Run:
                 f"{path} was made by another version of openldn (run format {config['format']}, "
                 f"this one reads {FORMAT}); use that version, or train again"
             )
-        lacking = {"data", "digest", "image", "n_novel", "options", "settings"} - {*config}
-        if not lacking and not (isinstance(config["data"], dict) and "kind" in config["data"]):
-            lacking = {"data"}
+        kinds = {"data": dict, "image": dict, "options": dict, "settings": dict, "digest": str}
+        lacking = sorted(KEYS - {*config})
+        lacking += [key for key, kind in kinds.items() if key in config and not isinstance(config[key], kind)]
+        if not lacking and not isinstance(config["data"].get("kind"), str):
+            lacking = ["data"]
         if lacking:
             raise UserError(
-                f"{path / 'config.json'} is damaged ({min(lacking)!r} is missing); "
+                f"{path / 'config.json'} is damaged ({lacking[0]!r} is missing or of the wrong type); "
                 "train again, or take the run from a backup"
             )
-        if links := [file for file in path.rglob("*") if file.is_symlink()]:
-            raise UserError(f"{links[0]} is a link, which no run holds; copy the run without links")
         return Run(path, config)
 
     @property
     def options(self) -> Options:
         """What was chosen for this run."""
-        return self._restored(lambda: Options(**self.config["options"]))
-
-    @property
-    def settings(self) -> Settings:
-        """What was decided for this run."""
-        return self._restored(lambda: Settings.from_json(self.config["settings"]))
-
-    def _restored(self, restore: Callable[[], T]) -> T:
         try:
-            return restore()
-        except (TypeError, KeyError, ValueError, AttributeError):
+            options = Options(**self.config["options"])
+            options.check()
+        except (TypeError, UserError):
             raise UserError(
                 f"{self.path / 'config.json'} does not fit this version of openldn; train again"
             ) from None
+        return options
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Within, no other process may train this run."""
-        with (self.path / ".lock").open("w") as f:
-            if sys.platform != "win32":
-                import fcntl
-
-                try:
-                    fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise UserError(
-                        f"{self.path} is being trained by another process; wait for it, or stop it first"
-                    ) from None
-                except OSError:  # a file system without locks
-                    pass
-            try:
-                yield
-            finally:
-                (self.path / ".lock").unlink()
+    def locked(self) -> AbstractContextManager[None]:
+        """Within, no other process or thread may train this run."""
+        busy = f"{self.path} is being trained by another process; wait for it, or stop it first"
+        return lock.held(self.path / ".lock", busy=busy)
 
     @property
     def finished(self) -> bool:
@@ -126,25 +110,27 @@ class Run:
 
     def copy_to(self, path: Path) -> None:
         """The finished run without its checkpoints, at a new place."""
-        with _whole_folder(path) as half_made:
+        with whole_folder(path) as folder:
             for file in self.path.iterdir():
-                if file.is_file():
-                    shutil.copy2(file, half_made / file.name)
+                if file.is_file() and file.name != ".lock":
+                    shutil.copy2(file, folder / file.name)
 
     # ----------------------------------------------------------------------------------- metrics
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """One line more in `metrics.jsonl`; numbers that are not finite become null."""
+        """Appends a line to `metrics.jsonl`; numbers that are not finite become null."""
         with (self.path / "metrics.jsonl").open("a") as f:
             f.write(json.dumps(finite(record)) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All lines of `metrics.jsonl`; one that a stopped process wrote half is left out."""
+        """All lines of `metrics.jsonl`, without those that a killed process left incomplete."""
         file = self.path / "metrics.jsonl"
         lines = []
-        for line in file.read_bytes().splitlines() if file.exists() else ():
-            with suppress(ValueError):
-                lines.append(json.loads(line))
+        for line in file.read_bytes().splitlines() if file.is_file() else ():
+            with suppress(ValueError, RecursionError):
+                record = json.loads(line)
+                if isinstance(record, dict):
+                    lines.append(record)
         return lines
 
     def cut_log(self) -> None:
@@ -163,14 +149,14 @@ class Run:
     # ------------------------------------------------------------------------------- checkpoints
 
     def checkpoint(self, name: str) -> Path:
-        """Where a phase's state is kept."""
+        """Where a stage's state is kept."""
         return self.path / "checkpoints" / f"{name}.safetensors"
 
     def save_state(self, name: str, state: Mapping[str, Any]) -> None:
         """A tree of dictionaries, lists, tensors, numbers and strings, as one file."""
         tensors: dict[str, Tensor] = {}
         tree = json.dumps(_pack(state, tensors))
-        self.checkpoint(name).parent.mkdir(exist_ok=True)  # checkpoints may have been removed, to save space
+        self.checkpoint(name).parent.mkdir(exist_ok=True)  # it may have been removed, to save space
         write_tensors(self.checkpoint(name), tensors, {"tree": tree, "log_length": str(self._log_length)})
 
     def load_state(self, name: str) -> dict[str, Any] | None:
@@ -184,121 +170,20 @@ def read_state(file: Path) -> dict[str, Any]:
     with _damaged(file):
         tensors, metadata = read_tensors(file)
         state: dict[str, Any] = _unpack(json.loads(metadata["tree"]), tensors)
+        if not isinstance(state, dict):
+            raise TypeError
         return state
-
-
-# --------------------------------------------------------------------------------- files, whole
-
-
-def check_absent(path: Path) -> None:
-    """An error if something is at `path` already."""
-    for above in path.parents:
-        if above.exists() and not above.is_dir():
-            raise UserError(f"{path} cannot be made, since {above} is not a folder; choose another --out")
-    if path.exists():
-        raise UserError(
-            f"{path} exists already and is not overwritten; choose another --out, remove it, or "
-            f"go on with it: openldn resume {path}"
-        )
-
-
-def write_json(path: Path, value: Any) -> None:
-    """`value` as indented JSON."""
-    _whole(path, lambda part: part.write_text(json.dumps(value, indent=2) + "\n"))
-
-
-def read_json(path: Path, hint: str) -> Any:
-    """What a JSON file holds; an error that ends in `hint` if it is missing or broken."""
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing: {hint}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise UserError(f"{path} is damaged: {hint}") from None
-
-
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A CSV file with a header."""
-
-    def write(part: Path) -> None:
-        with part.open("w", newline="", encoding="utf-8") as f:
-            # Lines end as the standard for CSV has it: with "\n", Python would not quote a "\r" in a name.
-            writer = csv.writer(f, lineterminator="\r\n")
-            writer.writerow(header)
-            writer.writerows(rows)
-
-    _whole(path, write)
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Named tensors as a safetensors file."""
-    ready = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
-    try:
-        _whole(path, lambda part: save_file(ready, part, dict(metadata)))
-    except SafetensorError as e:  # its word for a disk that is full
-        raise OSError(f"{path} cannot be written ({e})") from None
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata of a safetensors file."""
-    metadata = read_metadata(path)
-    return load_file(path), metadata
-
-
-def read_metadata(path: Path) -> dict[str, str]:
-    """The metadata of a safetensors file alone."""
-    try:
-        with safe_open(path, "pt") as f:
-            return dict(f.metadata() or {})
-    except FileNotFoundError:
-        raise UserError(
-            f"{path} is missing: the run is incomplete; go on with it: openldn resume RUN"
-        ) from None
-    except (SafetensorError, RuntimeError):  # the latter by torch, of a file that is shorter than it says
-        raise _damage(path) from None
 
 
 @contextmanager
 def _damaged(path: Path) -> Iterator[None]:
-    """Within, what a file lacks is its damage."""
+    """Whatever a file lacks is damage."""
     try:
         yield
     except UserError:
         raise
-    except (KeyError, TypeError, ValueError):
-        raise _damage(path) from None
-
-
-def _damage(path: Path) -> UserError:
-    return UserError(f"{path} is damaged; train again, or take the run from a backup")
-
-
-@contextmanager
-def _whole_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill, which appears at `path` when it is filled; `path` must not exist."""
-    check_absent(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half_made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        half_made.chmod(0o755)
-        yield half_made
-        half_made.rename(path)
-    except BaseException:
-        shutil.rmtree(half_made, ignore_errors=True)
-        raise
-
-
-def _whole(path: Path, write: Any) -> None:
-    part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)
-    try:
-        write(part)
-        with part.open("rb") as f:
-            os.fsync(f.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise damage(path) from None
 
 
 # --------------------------------------------------------------- a tree of state, as JSON and tensors

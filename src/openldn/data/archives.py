@@ -1,7 +1,7 @@
-"""What publishers offer for download, and how it is unpacked: whole or not at all.
+"""Unpacks the archives that publishers offer: completely or not at all.
 
-An archive comes from a stranger. So its entries are read one by one and written by us, as plain files and
-folders below one folder; whatever else an entry asks for is refused, never mended or left out in silence.
+An archive comes from a stranger. Its entries are read one by one and written by us, as plain files and
+folders below one folder. Anything else that an entry asks for is refused, never repaired or silently skipped.
 """
 
 import errno
@@ -10,29 +10,27 @@ import os
 import shutil
 import stat
 import struct
-import sys
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import IO, NamedTuple, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
+from openldn import lock
+from openldn.data.console import byte_bar, say
 from openldn.errors import UserError
 
 TAR = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 ZIP = (".zip",)
 MAX_ENTRIES = 10_000_000  # ImageNet has 1.3 million
 MAX_HEADER = 2**20  # bytes of a long name or of extended attributes
-BLOCK = 4096  # what a file takes up on a disk, beside its bytes
-SPARE = 2**28  # bytes that unpacking leaves free
+BLOCK = 4096  # bytes of disk overhead per file
+SPARE = 2**28  # bytes of disk space left free
 CHUNK = 2**20
-DAMAGED = (  # what the standard library raises on data that is wrong
+DAMAGED = (  # what the standard library raises for invalid data
     EOFError,
     IndexError,
     OverflowError,
@@ -47,57 +45,85 @@ DAMAGED = (  # what the standard library raises on data that is wrong
 
 @dataclass(frozen=True)
 class Archive:
-    """A file as its publisher offers it."""
+    """A file that a publisher offers for download."""
 
     file: str
-    url: str | None  # None where a login or a form stands before it, or the publisher is gone
+    url: str | None  # None if it needs a login or a form, or the publisher is gone
     checksum: str | None  # "md5:..." or "sha256:..."
-    size: int  # bytes, to say how long it will take
+    size: int  # bytes
 
 
 class Entry(NamedTuple):
-    """A file in an archive, or a folder."""
+    """A file or folder in an archive."""
 
     name: str
     size: int
     data: IO[bytes] | None  # None for a folder
 
 
-def unpack(files: Sequence[Path], into: Path) -> None:
-    """What `files` hold, as the new folder `into`, which appears when all is in it.
+def is_archive(file: str) -> bool:
+    """Whether a file is an archive, by its name: a damaged archive must not pass for another file."""
+    return file.lower().endswith(TAR + ZIP)
 
-    What is an archive is told by the file's name: a damaged one must not pass for another kind of file.
-    Files that are no archives (`.mat`, a `.gz` of one file) are copied as they are.
+
+def unpack(files: Sequence[Path], into: Path) -> None:
+    """Unpacks `files` to the new folder `into`, which appears once it is complete.
+
+    Files that are not archives (`.mat`, a `.gz` of one file) are copied.
     """
     if os.path.lexists(into):
         raise UserError(f"{into} exists already and is not overwritten; remove it to unpack again")
     with workplace(into.parent) as work:
-        whole = work / into.name
-        whole.mkdir()
+        complete = work / into.name
+        complete.mkdir()
         say(f"unpacking {', '.join(file.name for file in files)} to {into}")
         free = shutil.disk_usage(work).free - SPARE
-        with bar("unpacking", sum(file.stat().st_size for file in files if file.exists())) as show:
+        with byte_bar("unpacking", sum(file.stat().st_size for file in files if file.exists())) as show:
             for file in files:
                 read = 0
-                with _told(file, into), file.open("rb") as f:
+                with _explained(file, into), file.open("rb") as f:
                     for entry in _entries(file, f, free):
-                        free -= _write(entry, file, whole, free)
+                        free -= _write(entry, file, complete, free)
                         show(f.tell() - read)
                         read = f.tell()
-        whole.rename(into)
+        complete.rename(into)
+
+
+@contextmanager
+def workplace(folder: Path) -> Iterator[Path]:
+    """A temporary folder within `folder`, for one process at a time; leftovers of others are removed."""
+    made = not folder.exists()
+    work, lock_file = folder / ".openldn.part", folder / ".openldn.lock"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock_file.touch()
+    except OSError as e:
+        raise UserError(f"{folder} cannot be written to ({e.strerror}); choose another place") from None
+    busy = f"another process is at work in {folder}; wait for it, or stop it first"
+    with lock.held(lock_file, busy=busy):
+        try:
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir()
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+            with suppress(OSError):
+                lock_file.unlink()  # whoever waits for it notices, and starts over with a new one
+                if made:
+                    folder.rmdir()  # fails if it is not empty, which is fine
 
 
 # ------------------------------------------------------------------------------ entry by entry
 
 
-def _write(entry: Entry, file: Path, whole: Path, free: int) -> int:
-    """Puts an entry below `whole`; gives the bytes it takes up."""
+def _write(entry: Entry, file: Path, folder: Path, free: int) -> int:
+    """Writes an entry below `folder`; returns the bytes of disk space it takes."""
     taken = entry.size + BLOCK
     if taken > free:
         raise _too_large(file)
     if not _stays_inside(entry.name):
         raise _refused(file, entry.name, "would be written outside the folder it is unpacked to")
-    target = whole / entry.name
+    target = folder / entry.name
     try:
         if entry.data is None:
             target.mkdir(parents=True, exist_ok=True)
@@ -113,29 +139,26 @@ def _write(entry: Entry, file: Path, whole: Path, free: int) -> int:
 
 
 def _stays_inside(name: str) -> bool:
-    """Whether a name leads below the folder it is put in, here and on Windows, which knows more ways out."""
+    """Whether a name stays below its folder, also by the rules of Windows."""
     path = PureWindowsPath(name)
     return not (path.drive or path.root or ".." in path.parts or "\\" in name or "\0" in name)
 
 
 def _entries(file: Path, f: IO[bytes], free: int) -> Iterator[Entry]:
-    name = file.name.lower()
-    if name.endswith(TAR):
-        found = _tar(file, f)
-    elif name.endswith(ZIP):
-        found = _zip(file, f, free)
-    else:
+    if not is_archive(file.name):
         found = iter([Entry(file.name, os.fstat(f.fileno()).st_size, f)])
+    else:
+        found = _zip(file, f, free) if file.name.lower().endswith(ZIP) else _tar(file, f)
     for i, entry in enumerate(found):
         if i == MAX_ENTRIES:
-            raise UserError(f"{file} holds more than {MAX_ENTRIES:,} entries; it is no archive of images")
+            raise UserError(f"{file} holds more than {MAX_ENTRIES:,} entries; is it the right archive?")
         yield entry
 
 
 def _tar(file: Path, f: IO[bytes]) -> Iterator[Entry]:
     with tarfile.open(fileobj=f, tarinfo=_StrictHeader) as tar:
         while (member := tar.next()) is not None:
-            tar.members.clear()  # type: ignore[attr-defined]  # they would all stay in memory
+            tar.members.clear()  # type: ignore[attr-defined]  # they would pile up in memory
             if member.isdir():
                 yield Entry(member.name, 0, None)
             elif not member.isreg() or member.issparse():
@@ -145,12 +168,12 @@ def _tar(file: Path, f: IO[bytes]) -> Iterator[Entry]:
             else:
                 yield Entry(member.name, member.size, tar.extractfile(member))
         assert tar.fileobj is not None
-        while tar.fileobj.read(CHUNK):  # the checksum of what was compressed stands at its very end
+        while tar.fileobj.read(CHUNK):  # the checksum is at the very end
             pass
 
 
 class _StrictHeader(tarfile.TarInfo):
-    """An entry's header. Where one is damaged or missing, tarfile would take that for the archive's end."""
+    """An entry's header. tarfile itself takes a damaged or missing one for the end of the archive."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -158,10 +181,10 @@ class _StrictHeader(tarfile.TarInfo):
             header = super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as e:
             if len(buf) == tarfile.BLOCKSIZE and not any(buf):
-                raise  # a block of zeros: this is the end
+                raise  # a block of zeros is the end
             raise tarfile.ReadError(str(e)) from None
-        about_another = not (header.isreg() or header.isdir())  # its data is read into memory
-        if header.size < 0 or (about_another and header.size > MAX_HEADER):
+        in_memory = not (header.isreg() or header.isdir())  # long names and the like
+        if header.size < 0 or (in_memory and header.size > MAX_HEADER):
             raise tarfile.ReadError("impossible size")
         return header
 
@@ -190,18 +213,16 @@ def _zip(file: Path, f: IO[bytes], free: int) -> Iterator[Entry]:
 
 
 def _refused(file: Path, name: str, why: str) -> UserError:
-    return UserError(
-        f"{file} is not unpacked, since its entry {name!r} {why}; is it the publisher's own archive?"
-    )
+    return UserError(f"{file} is not unpacked because its entry {name!r} {why}; get it from its publisher")
 
 
 def _too_large(file: Path) -> UserError:
-    return UserError(f"{file} holds more than the disk has room for; free some, or choose another disk")
+    return UserError(f"{file} holds more than the disk has room for; make room, or choose another disk")
 
 
 @contextmanager
-def _told(file: Path, into: Path) -> Iterator[None]:
-    """Within, what goes wrong with an archive is told in one sentence."""
+def _explained(file: Path, into: Path) -> Iterator[None]:
+    """Turns errors of the standard library into ours."""
     damaged = UserError(f"{file} is cut off or damaged; remove it and download it again")
     try:
         yield
@@ -210,74 +231,11 @@ def _told(file: Path, into: Path) -> Iterator[None]:
     except NotImplementedError as e:
         raise UserError(f"{file} cannot be unpacked here ({e}); unpack it by hand to {into}") from None
     except OSError as e:
-        # gzip and bz2 say so that their data is wrong; and a wrong offset leads to before the file's start.
+        # gzip and bz2 raise it for invalid data, and a wrong offset seeks to before the start of the file.
         if e.errno is None or (e.errno == errno.EINVAL and e.filename is None):
             raise damaged from None
         raise UserError(
-            f"{file} cannot be unpacked to {into} ({e.strerror}); see to that, or choose another place"
+            f"{file} cannot be unpacked to {into} ({e.strerror}); fix that, or choose another place"
         ) from None
     except DAMAGED:
         raise damaged from None
-
-
-# -------------------------------------------------- a place to work in, and what a person sees
-
-
-@contextmanager
-def workplace(folder: Path) -> Iterator[Path]:
-    """A folder within `folder` for what is half done: nobody else's, and gone in the end.
-
-    What a killed process left there is taken away first; the lock tells that it is not at work still.
-    """
-    made = not folder.exists()
-    work, lock = folder / ".openldn.part", folder / ".openldn.lock"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        held = lock.open("w")
-    except OSError as e:
-        raise UserError(f"{folder} cannot be written to ({e.strerror}); choose another place") from None
-    with held:
-        _take(held, folder, lock)
-        try:
-            shutil.rmtree(work, ignore_errors=True)
-            work.mkdir()
-            yield work
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-            lock.unlink()
-            if made:
-                with suppress(OSError):  # it is not empty: something has come of it
-                    folder.rmdir()
-
-
-def _take(held: IO[str], folder: Path, lock: Path) -> None:
-    if sys.platform == "win32":
-        return
-    import fcntl
-
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(held.fileno()), lock.stat()):
-            raise BlockingIOError  # it was taken away by its owner, and another one has made a new one
-    except (BlockingIOError, FileNotFoundError):
-        raise UserError(f"another process is at work in {folder}; wait for it, or stop it first") from None
-    except OSError:
-        pass  # a file system without locks
-
-
-@contextmanager
-def bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
-    """A function to tell that so many bytes more are done: a live bar on a terminal, nothing elsewhere."""
-    console = Console(stderr=True)
-    if not (console.is_terminal and sys.stdout.isatty()):
-        yield lambda more: None
-        return
-    columns = (TextColumn(f"[bold]{what:<12}"), BarColumn(24), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda more: progress.update(task, advance=more)
-
-
-def say(line: str) -> None:
-    """One line on stderr, so that stdout stays for results."""
-    Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)

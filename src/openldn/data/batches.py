@@ -1,8 +1,7 @@
-"""From a Problem to what a method sees at each step.
+"""The batches of a Problem that a method sees, step by step.
 
-Which rows a step gets is a function of (seed, epoch, step in the epoch), and what a row's views look like
-one of (seed, epoch, pass, row), whoever else is in the batch: there is no random state to save, and a resumed
-run draws what it would have drawn.
+The rows of a batch are a function of (seed, epoch, step in the epoch), and the views of a row are one of
+(seed, epoch, pass, row). There is no random state to save: a resumed run sees the same batches.
 """
 
 import math
@@ -19,32 +18,32 @@ from openldn.data.problem import Problem
 from openldn.data.views import views
 from openldn.device import views_on
 
-AT_ONCE = 2**22  # pixel values
+AT_ONCE = 2**22  # pixel values that are made at a time
 
 
 class Batch(NamedTuple):
-    """Labelled views with their labels, unlabelled views with their rows. There are no other labels."""
+    """Views of labelled images with their labels, and views of unlabelled images with their rows."""
 
     x: tuple[Tensor, ...]  # each (l, c, h, w), floats in [0, 1]
     y: Tensor  # (l,)
     u: tuple[Tensor, ...]  # each (u, c, h, w)
-    rows: Tensor  # (u,) rows of the Problem
+    rows: Tensor  # (u,) rows in the Problem
 
     @property
     def views(self) -> tuple[Tensor, ...]:
-        """Each view of all images, labelled ones first, if both kinds have as many.  (l + u, c, h, w) each"""
+        """Each view of all images, labelled ones first, if both have as many.  (l + u, c, h, w) each"""
         return tuple(torch.cat([x, u]) for x, u in zip(self.x, self.u, strict=True))
 
 
 class Stream:
-    """An endless row of shuffled passes over `rows`, cut into batches."""
+    """An endless sequence of shuffled passes over `rows`, in batches."""
 
     def __init__(self, rows: Tensor, batch: int, seed: tuple[int, ...]):
         self.rows, self.batch, self.seed = rows.numpy(), batch, seed
         self._passes: dict[int, NDArray[np.int64]] = {}
 
     def __getitem__(self, i: int) -> Tensor:
-        """The i-th batch; a batch may end one pass and begin the next."""
+        """The i-th batch; it may contain the end of one pass and the start of the next."""
         if self.batch == 0:
             return torch.empty(0, dtype=torch.int64)
         number = self.passes(i)
@@ -53,18 +52,18 @@ class Stream:
         return torch.from_numpy(self.rows[np.concatenate(drawn)])
 
     def passes(self, i: int) -> NDArray[np.int64]:
-        """Which pass each row of the i-th batch belongs to."""
+        """The number of the pass that each row of the i-th batch belongs to."""
         return np.arange(i * self.batch, (i + 1) * self.batch) // max(1, len(self.rows))
 
     def _shuffled(self, k: int) -> NDArray[np.int64]:
-        if k not in self._passes:  # keep the last pass too: a batch may stand across two
+        if k not in self._passes:  # keep the previous pass too: a batch may be of both
             order = np.random.default_rng([*self.seed, k]).permutation(len(self.rows))
             self._passes = {j: p for j, p in self._passes.items() if j == k - 1} | {k: order}
         return self._passes[k]
 
 
 class Batches:
-    """The batches of one epoch: `n_labelled` and `n_unlabelled` images each, with their views."""
+    """The batches of one epoch, with `n_labelled` and `n_unlabelled` images each."""
 
     def __init__(
         self,
@@ -80,7 +79,7 @@ class Batches:
         self.problem, self.device, self.views_on = problem, device, views_on(device)
         self.labelled_views, self.unlabelled_views = labelled_views, unlabelled_views
         self._labelled = Stream(problem.labelled, n_labelled, (*seed, 0))
-        # Where every image has been given a pseudo-label, all of them serve as unlabelled ones.
+        # If every image has a pseudo-label, all of them are used as unlabelled images.
         unlabelled = problem.unlabelled if len(problem.unlabelled) else torch.arange(len(problem.images))
         self._unlabelled = Stream(unlabelled, n_unlabelled, (*seed, 1))
         values = max(n_labelled, n_unlabelled) * math.prod(problem.images.shape[1:])
@@ -88,7 +87,7 @@ class Batches:
         self._made: tuple[int, list[Batch]] = (-1, [])
 
     def __getitem__(self, i: int) -> Batch:
-        """The i-th batch; of small images a few are made at a time, as the first few cost the most."""
+        """The i-th batch; of small images several batches are made at a time, which is faster."""
         block, k = divmod(i, self._ahead)
         if self._made[0] != block:
             rows_l, x = self._drawn(self._labelled, block, self.labelled_views)
@@ -103,7 +102,7 @@ class Batches:
     def _drawn(
         self, stream: Stream, block: int, names: tuple[str, ...]
     ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
-        """The rows of a block of batches, (b, n), and the views of each batch."""
+        """The rows of a block of batches (b, n), and the views of each batch."""
         rows = self._rows(stream, block)
         passes = np.concatenate([stream.passes(i) for i in self._numbers(block)])
         keys = keys_of(*stream.seed, passes, rows.flatten().numpy())

@@ -1,6 +1,6 @@
-"""Publishers' archives by HTTP: each arrives whole, and is what was published, or nothing is there.
+"""Downloads publishers' archives: each arrives complete and with the right checksum, or not at all.
 
-A transfer that broke off begins anew: few publishers' servers go on in the middle reliably.
+An interrupted transfer starts again from the beginning: few publishers' servers resume reliably.
 """
 
 import errno
@@ -15,36 +15,37 @@ import requests
 import urllib3
 from rich.filesize import decimal
 
-from openldn.data.archives import CHUNK, SPARE, Archive, bar, say, unpack, workplace
+from openldn.data.archives import CHUNK, SPARE, Archive, unpack, workplace
+from openldn.data.console import byte_bar, say
 from openldn.errors import UserError
 
-TIMEOUT = 30.0  # seconds in which a server must send something
+TIMEOUT = 30.0  # seconds without an answer
 
-pooch.get_logger().setLevel(logging.WARNING)  # what is downloaded is said by us, in one line
+pooch.get_logger().setLevel(logging.WARNING)  # we say ourselves what is downloaded
 
 
 def get(name: str, archives: Sequence[Archive], folder: Path) -> Path:
-    """The folder that holds the benchmark `name`, fetched and unpacked below `folder`."""
+    """Downloads and unpacks the data set `name` below `folder`; returns the folder that holds it."""
     unpacked = folder / "unpacked"
     if unpacked.exists():
-        raise UserError(f"{unpacked} is there but does not hold all of {name}; remove it, and get it again")
+        raise UserError(f"{unpacked} exists but does not hold all of {name}; remove it, and get it again")
     unpack(fetch(archives, folder), unpacked)
-    say(f"{name} is at {unpacked}; the downloaded files beside it are kept, and may be removed")
+    say(f"{name} is at {unpacked}; the downloaded files are kept beside it and may be removed")
     return unpacked
 
 
 def fetch(archives: Sequence[Archive], folder: Path) -> list[Path]:
-    """The archives as files in `folder`; those that are there and right are not downloaded again."""
+    """Downloads the archives to `folder`, except those that are there already."""
     missing = [archive for archive in archives if not _present(archive, folder)]
     urls = [_checked_url(archive, folder) for archive in missing]
     if missing:
         size = sum(archive.size for archive in missing)
         say(f"downloading {', '.join(a.file for a in missing)} ({decimal(size)}) to {folder}")
-        with workplace(folder) as work, bar("downloading", size) as show:
+        with workplace(folder) as work, byte_bar("downloading", size) as show:
             if size > shutil.disk_usage(work).free - SPARE:
                 raise UserError(
-                    f"{decimal(size)} are to be downloaded to {folder}, but its disk has no room for them; "
-                    "free some, or choose another disk"
+                    f"the disk of {folder} has no room for a download of {decimal(size)}; "
+                    "make room, or choose another disk"
                 )
             for archive, url in zip(missing, urls, strict=True):
                 _download(archive, url, work, folder / archive.file, show)
@@ -52,7 +53,7 @@ def fetch(archives: Sequence[Archive], folder: Path) -> list[Path]:
 
 
 def _present(archive: Archive, folder: Path) -> bool:
-    """Whether an archive is there; an error if something else is in its place, which is left alone."""
+    """Whether an archive is there. If something else has its name, that is an error and is left alone."""
     name = archive.file
     if not name or name.startswith(".") or {*name} & {*"/\\:\0"}:
         raise UserError(f"an archive cannot be kept as {name!r}; give a plain file name")
@@ -60,13 +61,13 @@ def _present(archive: Archive, folder: Path) -> bool:
     if not path.exists():
         return False
     if not path.is_file():
-        raise UserError(f"{path} is not a file, so {name} cannot be put there; move it away")
+        raise UserError(f"{path} is not a file; move it away to make room for {name}")
     if archive.checksum is not None:
         algorithm, _, known = archive.checksum.partition(":")
         if pooch.file_hash(str(path), alg=algorithm) != known.lower():
             raise UserError(
                 f"{path} is not the file that was published ({algorithm} differs: it may be cut off); "
-                "remove it, and it is downloaded again"
+                "remove it to download it again"
             )
     return True
 
@@ -74,41 +75,39 @@ def _present(archive: Archive, folder: Path) -> bool:
 def _checked_url(archive: Archive, folder: Path) -> str:
     if archive.url is None:
         raise UserError(
-            f"{archive.file} is given out only after a login; get it in a browser and put it at "
+            f"{archive.file} is available only after a login; get it with a browser and put it at "
             f"{folder / archive.file}"
         )
     if urlsplit(archive.url).scheme not in ("http", "https"):
-        raise UserError(f"{archive.url} is no web address; give one that begins with https://")
+        raise UserError(f"{archive.url} is not a web address; give one that begins with https://")
     return archive.url
 
 
 def _download(archive: Archive, url: str, work: Path, path: Path, show: Callable[[int], object]) -> None:
-    """Puts the archive at `path`: pooch checks it, and only then it gets its name."""
+    """Downloads an archive to `path`, where it appears once pooch has checked it."""
 
     def transfer(url: str, part: str, _: object) -> None:
         _transfer(url, Path(part), show)
 
     try:
         pooch.retrieve(url, archive.checksum, archive.file, work, downloader=transfer)
-        (work / archive.file).chmod(0o644)  # pooch lets nobody else read it
+        (work / archive.file).chmod(0o644)  # pooch makes it unreadable for others
         (work / archive.file).rename(path)
     except (requests.RequestException, urllib3.exceptions.HTTPError) as e:
         why = _reason(e)
     except OSError as e:
         raise UserError(
-            f"{url} cannot be written to {path} ({e.strerror}); see to that, or choose another place"
+            f"{url} cannot be written to {path} ({e.strerror}); fix that, or choose another place"
         ) from None
-    except ValueError:  # pooch's word for another checksum
-        why = "what came is not what was published, its checksum differs"
+    except ValueError:  # pooch: the checksum differs
+        why = "what came is not what was published: its checksum differs"
     else:
         return
-    raise UserError(
-        f"{url} could not be downloaded ({why}); try again, or fetch it by hand and put it at {path}"
-    )
+    raise UserError(f"{url} could not be downloaded ({why}); try again, or download it by hand to {path}")
 
 
 def _transfer(url: str, part: Path, show: Callable[[int], object]) -> None:
-    """The bytes as the server keeps them: requests would take a .tar.gz for a compressed answer."""
+    """The bytes as the server keeps them: requests would decompress a .tar.gz on the way."""
     headers = {"Accept-Encoding": "identity"}
     with requests.get(url, stream=True, timeout=TIMEOUT, headers=headers) as answer, part.open("wb") as f:
         answer.raise_for_status()
@@ -133,4 +132,4 @@ def _reason(e: Exception) -> str:
         return "the server's certificate is not trusted"
     if isinstance(e, requests.ConnectionError):
         return "the server cannot be reached"
-    return "the server gave no proper answer"
+    return "the server gave an invalid answer"

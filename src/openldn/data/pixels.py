@@ -1,6 +1,6 @@
-"""Images as rows of uint8 (n, c, h, w) that are asked for by number: in memory, on disk, or in files.
+"""Images as rows of uint8 (n, c, h, w), in memory, on disk or in image files.
 
-What was decoded from files has each pixel's channels together in memory, whatever the shape says.
+Images from files are channels-last in memory: the channels of a pixel are adjacent, whatever the shape says.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,15 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openldn.data import images as image_files
-from openldn.data import workers
+from openldn.data import image_files, workers
+from openldn.data.image_files import Decoded
 from openldn.errors import UserError
 
 PRINT = np.dtype(f"V{image_files.PRINT}")
+FEW = 200  # files that are decoded faster in this process than by starting worker processes
 
 
 class Images(Protocol):
-    """What a tensor in memory offers too."""
+    """Rows of images; a tensor is one kind."""
 
     @property
     def shape(self) -> Sequence[int]:
@@ -33,7 +34,7 @@ class Images(Protocol):
 
 
 class Part:
-    """Some rows of other images, which are not copied."""
+    """Some rows of other images, without a copy."""
 
     def __init__(self, images: Images, rows: Tensor):
         self.images, self.rows = images, rows
@@ -47,64 +48,84 @@ class Part:
 
 
 class Stored:
-    """Rows of a file of pixels, which is mapped into memory and read as far as it is needed."""
+    """Images in a memory-mapped file of pixels."""
 
     def __init__(self, file: Path, places: NDArray[np.int64], prints: NDArray[np.void], shape: Sequence[int]):
         c, h, w = shape
-        each = c * h * w
-        n_places = file.stat().st_size // each
-        pool = torch.from_file(str(file), shared=False, size=n_places * each, dtype=torch.uint8)
-        self._pool, self._places = pool.view(n_places, h, w, c), torch.from_numpy(places)
+        n = file.stat().st_size // (c * h * w)
+        mapped = torch.from_file(str(file), shared=False, size=n * c * h * w, dtype=torch.uint8)
+        self._mapped, self._places = mapped.view(n, h, w, c), torch.from_numpy(places)
         self.prints, self.shape = prints, (len(places), *shape)
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        return self._pool[self._places[rows]].permute(0, 3, 1, 2)
+        return self._mapped[self._places[rows]].permute(0, 3, 1, 2)
 
 
 class OnTheFly:
-    """Images that are decoded by worker processes each time they are needed: for want of disk space."""
+    """Images that worker processes decode each time they are needed, for lack of disk space."""
 
-    def __init__(self, paths: Sequence[str | Path], prints: NDArray[np.void], shape: Sequence[int]):
-        self.paths, self.prints, self.shape = paths, prints, (len(paths), *shape)
-        self._expected: dict[bytes, list[Future[list[bytes | str]]]] = {}
+    def __init__(self, files: Sequence[str], prints: NDArray[np.void], shape: Sequence[int]):
+        self.files, self.prints, self.shape = files, prints, (len(files), *shape)
+        self._expected: dict[bytes, _Decoding] = {}
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.files)
 
     def expect(self, rows: Tensor) -> None:
-        """Begins to decode what will be asked for next."""
-        parts = np.array_split(rows.numpy(), min(len(rows), 2 * workers.count()) or 1)
-        files = [[str(self.paths[i]) for i in part.tolist()] for part in parts]
-        begun = [workers.submit(image_files.decode, some, self.shape[2], self.shape[1]) for some in files]
-        self._expected[rows.numpy().tobytes()] = begun
-        while (
-            len(self._expected) > 4
-        ):  # what nobody came for: the end of an epoch may be another than expected
+        """Starts to decode rows that will be needed next."""
+        files = [self.files[i] for i in rows.tolist()]
+        n_tasks = min(len(files), 2 * workers.count()) or 1
+        self._expected[rows.numpy().tobytes()] = _Decoding(files, self.shape[1:], n_tasks)
+        while len(self._expected) > 4:  # some are never asked for, as at the end of an epoch
             self._expected.pop(next(iter(self._expected)))
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         if not len(rows):
             return torch.empty((0, *self.shape[1:]), dtype=torch.uint8)
-        if (asked := rows.numpy().tobytes()) not in self._expected:
+        if (key := rows.numpy().tobytes()) not in self._expected:
             self.expect(rows)
-        begun = self._expected.pop(asked)
-        results, made = [result for future in begun for result in future.result()], bytearray()
-        for row, result in zip(rows.tolist(), results, strict=True):
-            if isinstance(result, str):
-                raise UserError(
-                    f"{self.paths[row]} could be read before and now cannot ({result}); "
-                    "bring it back, or train anew"
-                )
-            made += result
-        c, h, w = self.shape[1:]
-        return torch.frombuffer(made, dtype=torch.uint8).view(len(rows), h, w, c).permute(0, 3, 1, 2)
+        pixels, skipped = self._expected.pop(key).result()
+        for i, reason in skipped.items():
+            raise UserError(
+                f"{self.files[int(rows[i])]} could be read before and now cannot ({reason}); "
+                "restore it, or train again"
+            )
+        return pixels
+
+
+class _Decoding:
+    """Files that are being decoded, by worker processes or, with no tasks, in this process."""
+
+    def __init__(self, files: Sequence[str], shape: Sequence[int], n_tasks: int):
+        self.shape, self.decoded = shape, list[Decoded | str]()
+        self.tasks: list[Future[list[Decoded | str]]] = []
+        if n_tasks == 0:
+            self.decoded = image_files.decode(files, shape[1], shape[0])
+        for k in range(n_tasks):
+            part = files[len(files) * k // n_tasks : len(files) * (k + 1) // n_tasks]
+            self.tasks.append(workers.submit(image_files.decode, part, shape[1], shape[0]))
+
+    def result(self) -> tuple[Tensor, dict[int, str]]:
+        """The readable images, in order, and the reasons why others are not, by number."""
+        results = self.decoded + [one for task in self.tasks for one in task.result()]
+        good = bytearray().join(one.pixels for one in results if isinstance(one, Decoded))
+        c, h, w = self.shape
+        pixels = torch.frombuffer(good, dtype=torch.uint8) if good else torch.empty(0, dtype=torch.uint8)
+        skipped = {i: one for i, one in enumerate(results) if isinstance(one, str)}
+        return pixels.view(-1, h, w, c).permute(0, 3, 1, 2), skipped
+
+
+def decode(files: Sequence[str], size: int, channels: int) -> tuple[Tensor, dict[int, str]]:
+    """The readable images, in order, and the reasons why others are not, by number. Paths are absolute."""
+    n_tasks = 0 if len(files) <= FEW else -(-len(files) // 64)
+    return _Decoding(files, (channels, size, size), n_tasks).result()
 
 
 def fingerprints(images: Images) -> NDArray[np.void]:
-    """A fingerprint of each image.  (n,)"""
+    """A hash of each image.  (n,)"""
     if isinstance(images, Part):
         prints: NDArray[np.void] = fingerprints(images.images)[images.rows.numpy()]
         return prints
@@ -118,21 +139,21 @@ def fingerprints(images: Images) -> NDArray[np.void]:
     return np.frombuffer(b"".join(made), PRINT)
 
 
-def takes_time(images: Images) -> bool:
-    """Whether it helps to say which rows will be asked for."""
-    return takes_time(images.images) if isinstance(images, Part) else isinstance(images, OnTheFly)
-
-
 def expect(images: Images, rows: Tensor) -> None:
-    """Says which rows will be asked for next, for images that take their time."""
+    """Tells which rows will be needed next; images that are decoded on the fly are prefetched."""
     if isinstance(images, Part):
         expect(images.images, images.rows[rows])
     elif isinstance(images, OnTheFly):
         images.expect(rows)
 
 
+def takes_time(images: Images) -> bool:
+    """Whether `expect` has any effect."""
+    return takes_time(images.images) if isinstance(images, Part) else isinstance(images, OnTheFly)
+
+
 def pieces(images: Images, values: int = 2**24) -> Iterator[Tensor]:
-    """All images in order, so many values at a time (or one image), whatever their number and size."""
+    """All images in order, in tensors of at most so many values (but at least one image)."""
     each = max(1, values // int(np.prod(images.shape[1:])))
     parts = torch.arange(len(images)).split(each)
     for i, rows in enumerate(parts):

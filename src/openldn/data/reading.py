@@ -1,37 +1,60 @@
-"""From what a user names to a Problem: a folder, a CSV file, or a benchmark that is split into one."""
+"""From a data source to a Problem: a folder, a CSV file, arrays, or a benchmark that is split into one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from openldn.config import PRESETS, Options
-from openldn.data import images, sources, store
+from openldn.data import image_files, pixels, sources, store
 from openldn.data import split as splits
+from openldn.data.benchmark import Benchmark
 from openldn.data.duplicates import warn_of_copies, warn_of_leaks
-from openldn.data.pixels import Part
-from openldn.data.problem import LabelledSet, Listing, Problem, Truth, encode
-from openldn.data.sources import folder
+from openldn.data.listing import Listing
+from openldn.data.problem import UNLABELLED, Problem, Truth, encode
+from openldn.data.sources import arrays, folder
 from openldn.errors import UserError
+from openldn.options import LARGEST, OF_NAMED_SETS, Options
 
-OF_NAMED_SETS = ("known", "labelled", "images", "data_dir")  # options that mean nothing for one's own images
+AT_ONCE = 1000  # new image files that are decoded at a time
+Skipped = tuple[tuple[str, str], ...]  # the name of each image that cannot be read, and the reason
 
 
 @dataclass(frozen=True)
 class Given:
-    """What was read: the problem, for a named set the truth to judge by, and files that were left out."""
+    """A problem that was read, and which of the images it has."""
 
     problem: Problem
-    truth: Truth | None
-    skipped: tuple[tuple[str, str], ...]  # name and reason
+    truth: Truth | None  # for named sets: the ground truth to evaluate by
+    skipped: Skipped
+    kept: NDArray[np.int64]  # the rows of the (training) images that could be read
+
+
+class NewImages(NamedTuple):
+    """Some of the images to predict: those that can be read, and those that cannot."""
+
+    names: tuple[str, ...]
+    images: Tensor  # uint8 (n, c, size, size)
+    skipped: Skipped
+
+
+class About(NamedTuple):
+    """What can be known of a data source without decoding images."""
+
+    n_images: int  # for training
+    novel_share: float | None  # of novel classes among the unlabelled images; None if the truth is not known
 
 
 def describe(data: str | Path, labels: str | Path | None, options: Options) -> dict[str, Any]:
-    """What was named, in a form that a run can keep and read again."""
-    path, defaults = Path(data), Options()
+    """A data source as a dictionary that a run records and `read` takes."""
+    for given in (data, labels):
+        if "\0" in str(given):
+            raise UserError(f"{str(given)!r} has a NUL character, so it is not a path; correct it")
+    path = Path(data)
     if str(data) in sources.NAMED and labels is None:
         if path.is_dir():
             raise UserError(f"{data} is both a data set and a folder here; for the folder, say ./{data}")
@@ -42,16 +65,23 @@ def describe(data: str | Path, labels: str | Path | None, options: Options) -> d
     if path.suffix.lower() == ".csv" and path.is_file():
         if labels is not None:
             raise UserError(f"{data} is a CSV file with labels of its own; leave out --labels")
-        _refuse(options, defaults, "a CSV file")
+        _refuse_options_of_named_sets(options, "a CSV file")
         return {"kind": "table", "path": str(path.resolve())}
     if not path.is_dir():
-        raise UserError(
-            f"there is no folder {str(data)!r}, nor a data set of that name; "
-            f"give a folder of images, a CSV file of image,label, or one of {', '.join(sources.NAMED)}"
-        )
-    _refuse(options, defaults, "a folder")
-    given = None if labels is None else str(Path(labels).resolve())
-    return {"kind": "folder", "path": str(path.resolve()), "labels": given}
+        known = ", ".join(sources.NAMED)
+        remedy = f"give a folder of images, a CSV file of image,label, or one of {known}"
+        if path.is_file():
+            what = "an image" if path.name.lower().endswith(image_files.SUFFIXES) else "a file"
+            raise UserError(f"{data} is {what}, not a folder; {remedy}")
+        raise UserError(f"there is no folder {str(data)!r}, nor a data set of that name; {remedy}")
+    _refuse_options_of_named_sets(options, "a folder")
+    csv_file = None if labels is None else str(Path(labels).resolve())
+    return {"kind": "folder", "path": str(path.resolve()), "labels": csv_file}
+
+
+def automatic(source: Mapping[str, Any], options: Options) -> bool:
+    """Whether the number of novel classes is to be estimated."""
+    return options.novel == "auto" or (options.novel is None and source["kind"] != "named")
 
 
 def read(
@@ -61,100 +91,168 @@ def read(
     split: Path | None = None,
     watch: store.Watch | None = None,
 ) -> Given:
-    """What a source holds; `split` is the file that says who is labelled, if the options name one."""
+    """Reads a data source. `split` is the file that says which images are labelled, if there is one."""
     novel = 1 if automatic(source, options) else options.novel
     assert novel is None or isinstance(novel, int)
-    if options.size is not None:
-        images.check_size(options.size)
-    record = splits.read(split) if split is not None else None
-    if source["kind"] == "named":
-        whole, skipped = _benchmark(source, options, watch)
-        if options.flip is not None:
-            whole = replace(whole, flip=options.flip)
-        if options.images is not None:
-            whole = whole.subset(options.images)
-        problem, truth = whole.split(
-            known=options.known, labelled=options.labelled, seed=options.seed, novel=novel, split=record
-        )
-        return Given(problem, truth, skipped)
-    assert novel is not None
+    record = None if split is None else splits.read(split)
+    if source["kind"] != "named":
+        assert novel is not None
+        flip, largest = options.flip is not False, LARGEST[options.preset]
+        return _read_own(_own(source, record), novel, flip, options.size, largest, watch)
+    benchmark, skipped, kept = _opened_benchmark(_benchmark(source, options), options, watch)
+    problem, truth = benchmark.split(
+        known=options.known, labelled=options.labelled, seed=options.seed, novel=novel, split=record
+    )
+    return Given(problem, truth, skipped, kept)
+
+
+def read_arrays(
+    X: Any,
+    y: Any,
+    *,
+    n_novel: int,
+    flip: bool,
+    size: int | None = None,
+    largest: int = 224,
+    watch: store.Watch | None = None,
+) -> Given:
+    """Reads images `X`, an array or a list of paths, with labels `y`, as the estimator takes them."""
+    return _read_own(arrays.find(X, y), n_novel, flip, size, largest, watch)
+
+
+def new_images(X: Any, *, size: int, channels: int) -> Iterator[NewImages]:
+    """Images to predict, a part at a time: an image, a folder, a list of paths or an array.
+
+    Files are resized to `size`. An array must have that size already; it is one part.
+    """
+    if isinstance(X, str | PathLike):
+        files, names = _files_at(Path(X))
+    elif (found := arrays.paths(X)) is not None:
+        files, names = found, [image_files.printable(file) for file in found]
+    else:
+        images = arrays.read_images(X, size=size, channels=channels)
+        return iter([NewImages(tuple(map(str, range(len(images)))), images, ())])
+    return _decoded_in_parts(files, names, size, channels)
+
+
+def about(source: Mapping[str, Any], options: Options) -> About:
+    """The number of training images and the novel share of the unlabelled ones, without decoding images."""
+    record = None if options.split is None else splits.read(Path(options.split))
+    if source["kind"] != "named":
+        return About(len(_own(source, record)), None)
+    benchmark = _benchmark(source, options)
+    labels, n_known = benchmark.split_labels(
+        known=options.known, labelled=options.labelled, seed=options.seed, split=record
+    )
+    novel = benchmark.train.labels[labels == UNLABELLED] >= n_known
+    return About(len(labels), float(novel.mean()))
+
+
+# ---------------------------------------------------------------------------------------- own images
+
+
+def _own(source: Mapping[str, Any], record: Mapping[str, str] | None) -> Listing:
     path = Path(source["path"])
     if source["kind"] == "table":
-        own = folder.find_listed(path, record)
-    else:
-        own = folder.find(path, None if source["labels"] is None else Path(source["labels"]), record)
-    made = store.decoded(
-        own.paths,
-        root=str(path),
-        size=options.size,
-        largest=PRESETS[options.preset].largest,
-        watch=watch,
-    )
-    kept = made.kept.tolist()
-    ids, classes = encode([own.labels[i] for i in kept])
-    names = tuple(own.names[i] for i in kept)
-    problem = Problem(made.images, ids, names, classes, novel, options.flip is not False)
+        return folder.find_listed(path, record)
+    return folder.find(path, None if source["labels"] is None else Path(source["labels"]), record)
+
+
+def _read_own(
+    listing: Listing, n_novel: int, flip: bool, size: int | None, largest: int, watch: store.Watch | None
+) -> Given:
+    opened, skipped, kept = _opened(listing, size, None, largest, watch)
+    labels, classes = encode(opened.labels.tolist())
+    problem = Problem(opened.pixels, labels, opened.names, classes, n_novel, flip)
     warn_of_copies(problem)
-    return Given(problem, None, _named(made.skipped, own.names))
+    return Given(problem, None, skipped, kept)
 
 
-def automatic(source: Mapping[str, Any], options: Options) -> bool:
-    """Whether the number of novel classes is to be estimated."""
-    return options.novel == "auto" or (options.novel is None and source["kind"] != "named")
+def _files_at(path: Path) -> tuple[list[str], list[str]]:
+    """The image at a path or the images below it, with their names."""
+    if "\0" in str(path) or not path.exists():
+        raise UserError(f"there is nothing at {str(path)!r}; give an image or a folder of images")
+    if not path.is_dir():
+        return [str(path)], [image_files.printable(path)]
+    found = image_files.find(path)
+    if not found:
+        raise UserError(f"there are no images in {path}; give an image or a folder of images")
+    return [str(path / name) for name in found], [image_files.printable(name) for name in found]
 
 
-def _benchmark(
-    source: Mapping[str, Any], options: Options, watch: store.Watch | None
-) -> tuple[LabelledSet, tuple[tuple[str, str], ...]]:
-    """A named set with its pixels: as its publisher has them, or decoded."""
-    found = sources.read_named(source["name"], source["data_dir"])
-    if isinstance(found, LabelledSet):
-        if options.size not in (None, found.images.shape[3]):
+def _decoded_in_parts(
+    files: Sequence[str], names: Sequence[str], size: int, channels: int
+) -> Iterator[NewImages]:
+    n_readable = 0
+    for first in range(0, len(files), AT_ONCE):
+        part = [str(Path(file).absolute()) for file in files[first : first + AT_ONCE]]
+        images, skipped = pixels.decode(part, size, channels)
+        good = tuple(names[first + i] for i in range(len(part)) if i not in skipped)
+        n_readable += len(good)
+        if n_readable == 0 and first + AT_ONCE >= len(files):
+            raise UserError(f"{names[0]} cannot be read ({skipped[0]}); give an image or a folder of images")
+        yield NewImages(good, images, tuple((names[first + i], why) for i, why in skipped.items()))
+
+
+# ------------------------------------------------------------------------------------------ benchmarks
+
+
+def _benchmark(source: Mapping[str, Any], options: Options) -> Benchmark:
+    benchmark = sources.read_named(source["name"], source["data_dir"])
+    if options.flip is not None:
+        benchmark = replace(benchmark, flip=options.flip)
+    return benchmark if options.images is None else benchmark.subset(options.images)
+
+
+def _opened_benchmark(
+    benchmark: Benchmark, options: Options, watch: store.Watch | None
+) -> tuple[Benchmark, Skipped, NDArray[np.int64]]:
+    """A benchmark with its images opened, the skipped images, and the rows of the other training images."""
+    train, test = benchmark.train, benchmark.test
+    if train.files is None or test.files is None:
+        if options.size not in (None, benchmark.size):
             raise UserError(
-                f"{found.name} has images of {found.images.shape[3]} pixels, which stay as they are; "
+                f"the images of {benchmark.name} have {benchmark.size} pixels and are not resized; "
                 "leave out --size"
             )
-        return found, ()
-    size = options.size or min(found.size, PRESETS[options.preset].largest)
-    if options.images is not None:
-        found = _first(found, options.images)
-    made = store.decoded(
-        [*found.paths, *found.test_paths], root=str(found.root), size=size, channels=3, watch=watch
+        return benchmark, (), np.arange(len(train))
+    size = options.size or min(benchmark.size, LARGEST[options.preset])
+    labels = np.concatenate([train.labels, test.labels])
+    both = Listing(train.names + test.names, labels, train.files + test.files, train.root)
+    opened, skipped, kept = _opened(both, size, 3, size, watch)
+    n_train = int(np.searchsorted(kept, len(train)))
+    train, test = (opened.rows(rows) for rows in np.split(np.arange(len(kept)), [n_train]))
+    benchmark = replace(benchmark, train=train, test=test)
+    warn_of_leaks(benchmark)
+    return benchmark, skipped, kept[:n_train]
+
+
+# ----------------------------------------------------------------------------------------- all sources
+
+
+def _opened(
+    listing: Listing, size: int | None, channels: int | None, largest: int, watch: store.Watch | None
+) -> tuple[Listing, Skipped, NDArray[np.int64]]:
+    """A listing with pixels instead of files, the skipped images, and the rows of the others."""
+    if size is not None:
+        image_files.check_size(size)
+    if listing.files is None:
+        found = listing.pixels.shape[3]
+        if size not in (None, found):
+            raise UserError(
+                f"the images have {found} pixels, not {size}; resize them, give their paths, or give no size"
+            )
+        return listing, (), np.arange(len(listing))
+    images, reasons = store.decode(
+        listing.files, root=listing.root, size=size, channels=channels, largest=largest, watch=watch
     )
-    n = len(found.paths)
-    train, test = made.kept[made.kept < n], made.kept[made.kept >= n] - n
-    names = [path.relative_to(found.root).as_posix() for path in (*found.paths, *found.test_paths)]
-    rows = torch.arange(len(made.kept))
-    whole = LabelledSet(
-        name=found.name,
-        images=Part(made.images, rows[: len(train)]),
-        labels=found.labels[train],
-        test_images=Part(made.images, rows[len(train) :]),
-        test_labels=found.test_labels[test],
-        classes=found.classes,
-        flip=found.flip,
-        names=tuple(names[i] for i in train.tolist()),
-    )
-    warn_of_leaks(whole)
-    return whole, _named(made.skipped, names)
+    skipped = tuple((listing.names[i], reason) for i, reason in reasons.items())
+    image_files.warn_of_unreadable(skipped, len(listing), "skipped.csv")
+    kept = np.setdiff1d(np.arange(len(listing)), [*reasons])
+    return replace(listing.rows(kept), images=images), skipped, kept
 
 
-def _first(found: Listing, n: int) -> Listing:
-    """The first training files of each class, so that no more are decoded than are wanted."""
-    each = max(1, n // len(found.classes))
-    rows = np.sort(
-        np.concatenate([np.flatnonzero(found.labels == k)[:each] for k in range(len(found.classes))])
-    )
-    return replace(found, paths=tuple(found.paths[i] for i in rows.tolist()), labels=found.labels[rows])
-
-
-def _named(skipped: Mapping[int, str], names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    left_out = tuple((names[i], reason) for i, reason in sorted(skipped.items()))
-    images.warn_of_unreadable(left_out, len(names), "skipped.csv")
-    return left_out
-
-
-def _refuse(options: Options, defaults: Options, what: str) -> None:
+def _refuse_options_of_named_sets(options: Options, what: str) -> None:
     for name in OF_NAMED_SETS:
-        if getattr(options, name) != getattr(defaults, name):
-            raise UserError(f"--{name.replace('_', '-')} means nothing for {what}; leave it out")
+        if getattr(options, name) != getattr(Options(), name):
+            raise UserError(f"--{name.replace('_', '-')} does not apply to {what}; leave it out")

@@ -1,13 +1,16 @@
-"""Pixels, decoded once by all cores and kept in the user's cache.
+"""A store of decoded images in the user's cache: each file is decoded once, by all cores.
 
-A store belongs to one folder or list of files. In it, `headers` and SIZExCHANNELS/`index` are tables to
-which records are only ever added, each under a stamp of a file's path, length and time of change: a changed
-file has another stamp and is decoded again. `pixels` holds the images, one after the other, each pixel's
-channels together, as decoders deliver them and resizing is fastest with. `trusted` says up to where the index
-was on disk together with its pixels; what stands after that (a process was killed, the power failed) is
-compared with its fingerprint before it is believed.
+A store belongs to one folder or list of files. It has these files:
 
-Files that cannot be read are not recorded: they are tried anew each time.
+- `headers`: the width, height and kind of each image.
+- SIZExCHANNELS/`pixels`: the images, one after the other, channels last.
+- SIZExCHANNELS/`index`: the fingerprint of each image and its place in `pixels`.
+- SIZExCHANNELS/`trusted`: the number of index records that are certainly on disk together with their pixels.
+
+Records are only ever appended. Each has a stamp, a hash of a file's path, size and modification time, so a
+changed file is decoded again. Records beyond `trusted` come from a process that was killed or from a power
+failure; their pixels are compared with their fingerprints first. Files that cannot be read have no record
+and are tried again each time.
 """
 
 import atexit
@@ -15,12 +18,9 @@ import errno
 import hashlib
 import os
 import shutil
-import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openldn.data import images as image_files
-from openldn.data import workers
-from openldn.data.images import Header
-from openldn.data.pixels import PRINT, Images, OnTheFly, Stored
+from openldn import lock
+from openldn.data import cache as caches
+from openldn.data import image_files, workers
+from openldn.data.image_files import Header
+from openldn.data.pixels import FEW, PRINT, Images, OnTheFly, Stored
 from openldn.errors import OpenLDNWarning, UserError
 
 STAMP = np.dtype("V16")
@@ -39,30 +40,19 @@ HEADER = np.dtype([("stamp", STAMP), ("width", "i4"), ("height", "i4"), ("grey",
 PIXELS = np.dtype([("stamp", STAMP), ("print", PRINT), ("place", "i8")])
 FORMAT = 2  # raised when decoding changes, so that old stores are not used
 MOST_UNREADABLE = 0.1
-SAMPLE = 200  # so many files are looked at before it is worth starting worker processes
-AT_ONCE = 2**23  # bytes of pixels that a worker process makes at a time
-ROOM = 0.9  # of the free disk space, the share that a store may take
+SAMPLE = 200  # headers that are read to guess the size
+AT_ONCE = 2**23  # bytes of pixels per task of a worker process
+ROOM = 0.9  # share of the free disk space that a store may take
 
-Watch = Callable[[str, int, int], None]  # what is done, how many of how many
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """What became of some files."""
-
-    images: Images
-    kept: NDArray[np.int64]  # which of the files these are
-    skipped: dict[int, str]  # why the others are left out
+Watch = Callable[[str, int, int], None]  # progress: what is done, how many of how many
 
 
 def cache() -> Path:
-    """Where stores are kept: $OPENLDN_CACHE, or a folder in the user's cache."""
-    if told := os.environ.get("OPENLDN_CACHE"):
-        return Path(told)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openldn" / "store"
+    """The folder of all stores: $OPENLDN_CACHE, or one in the user's cache."""
+    return caches.folder("OPENLDN_CACHE", "store")
 
 
-def decoded(
+def decode(
     paths: Sequence[str | Path],
     *,
     root: str,
@@ -70,40 +60,45 @@ def decoded(
     channels: int | None = None,
     largest: int = 224,
     watch: Watch | None = None,
-) -> Decoded:
-    """All of the images at one size; `root` is what the files have in common, and names the store.
+) -> tuple[Images, dict[int, str]]:
+    """The readable images at one size, in order, and the reasons why others are not, by number.
 
-    Where no size or number of channels is given, they are chosen from the images.
+    `root` is what the files have in common; it names the store. By default the images determine the size, up
+    to `largest`, and the number of channels.
     """
-    # Whole paths: worker processes may have been started in another folder than this one is in now.
-    files = [os.path.abspath(path) for path in paths]
-    with _locked(folder := _folder(root)):
-        book = _Book(files, [_stamp(file) for file in files], _Table(folder / "headers", HEADER))
-        watch = watch or (lambda what, done, total: None)
-        if size is not None and channels is not None:
-            return _pixels(folder, book, (channels, size, size), watch)
-        # A few headers tell what is probably best; all are known once all images have been decoded to that.
-        _headers(book)
-        if not book.headers():
-            raise book.too_many()
+    # Absolute paths: worker processes may have been started in another working directory.
+    absolute = [os.path.abspath(path) for path in paths]
+    watch = watch or (lambda what, done, total: None)
+    folder = _folder(root)
+    with lock.held(folder / "lock", busy=None):
+        files = _Files(absolute, _Table(folder / "headers", HEADER))
+        if size is None or channels is None:
+            files.sample()
+        # The headers of a sample suggest a size. All headers are known once all images were decoded to that
+        # size, and if they then suggest another one, the images are decoded again.
         while True:
-            best, all_channels = image_files.choose_size([*book.headers().values()], largest)
-            guess = (channels or all_channels, *(size or best,) * 2)
-            if book.complete:
-                return _pixels(folder, book, guess, watch)
-            _pixels(folder, book, guess, watch)
+            shape = _shape(files, size, channels, largest)
+            complete = files.complete
+            images = _Pixels(folder, shape).decode(files, watch)
+            if complete or shape == _shape(files, size, channels, largest):
+                return images, dict(sorted(files.skipped.items()))
 
 
-# ---------------------------------------------------------------------------------------- the two passes
+def _shape(files: "_Files", size: int | None, channels: int | None, largest: int) -> tuple[int, int, int]:
+    if size is None or channels is None:
+        best, all_channels = image_files.choose_size(files.headers(), largest)
+        size, channels = size or best, channels or all_channels
+    return channels, size, size
 
 
-class _Book:
-    """What is known of the files, by number: stamps, headers, and why some cannot be read."""
+class _Files:
+    """The image files, with what is known of them."""
 
-    def __init__(self, paths: Sequence[str], stamps: Sequence[bytes], table: "_Table"):
-        self.paths, self.stamps, self.table = paths, stamps, table
-        self.known = table.by_stamp()
-        self.skipped: dict[int, str] = {}
+    def __init__(self, paths: Sequence[str], table: "_Table"):
+        self.paths, self.table = paths, table
+        self.stamps = [_stamp(path) for path in paths]
+        self.known = table.by_stamp()  # headers
+        self.skipped: dict[int, str] = {}  # why files cannot be read, by number
 
     @property
     def complete(self) -> bool:
@@ -112,134 +107,151 @@ class _Book:
 
     @property
     def readable(self) -> list[int]:
+        """The numbers of the files that can be read, as far as known."""
         return [i for i in range(len(self.paths)) if i not in self.skipped]
 
-    def headers(self) -> dict[int, Header]:
-        """Those that are known."""
-        found = [(i, self.known.get(self.stamps[i])) for i in self.readable]
-        return {i: Header(int(r[1]), int(r[2]), bool(r[3])) for i, r in found if r is not None}
+    def headers(self) -> list[Header]:
+        """The headers that are known; an error if there are none."""
+        found = [self.known.get(self.stamps[i]) for i in self.readable]
+        headers = [Header(int(r[1]), int(r[2]), bool(r[3])) for r in found if r is not None]
+        if not headers:
+            raise self._too_many_unreadable()
+        return headers
 
-    def note(self, headers: Sequence[tuple[int, Header]], unreadable: Mapping[int, str]) -> None:
-        """Takes down what was found out; an error if too much is unreadable."""
+    def sample(self) -> None:
+        """Reads the headers of a few files, evenly spaced, or all headers of few files."""
+        missing = [i for i, stamp in enumerate(self.stamps) if stamp not in self.known]
+        part = missing[:: max(1, len(missing) // SAMPLE)]
+        found = image_files.headers([self.paths[i] for i in part])
+        pairs = list(zip(part, found, strict=True))
+        self.skipped.update((i, r) for i, r in pairs if isinstance(r, str))
+        self.add([(i, r) for i, r in pairs if not isinstance(r, str)], {})
+
+    def add(self, headers: Sequence[tuple[int, Header]], unreadable: dict[int, str]) -> None:
+        """Records headers and unreadable files, by number; an error if too many are unreadable."""
         new = {self.stamps[i]: (self.stamps[i], *h) for i, h in headers if self.stamps[i] not in self.known}
         self.table.add([*new.values()])
         self.known |= new
-        bad = {self.stamps[i]: reason for i, reason in unreadable.items()}
-        self.skipped |= {i: bad[stamp] for i, stamp in enumerate(self.stamps) if stamp in bad} if bad else {}
+        reasons = {self.stamps[i]: reason for i, reason in unreadable.items()}
+        if reasons:  # by stamp, as a file may be listed twice
+            self.skipped |= {i: reasons[stamp] for i, stamp in enumerate(self.stamps) if stamp in reasons}
         if len(self.skipped) > MOST_UNREADABLE * len(self.paths):
-            raise self.too_many()
+            raise self._too_many_unreadable()
 
-    def too_many(self) -> UserError:
-        """What to say when too much of what was looked at is unreadable."""
+    def _too_many_unreadable(self) -> UserError:
         i = min(self.skipped)
         return UserError(
             f"{len(self.skipped)} of {len(self.paths)} images cannot be read, such as "
-            f"{image_files.shown(self.paths[i])} ({self.skipped[i]}); take away or repair what is not an "
-            "image, or check that the folder is the right one"
+            f"{image_files.printable(self.paths[i])} ({self.skipped[i]}); remove or repair these files, "
+            "or check that the folder is the right one"
         )
 
-    def names(self, part: Sequence[int]) -> list[str]:
-        return [self.paths[i] for i in part]
 
+class _Pixels:
+    """The images of one size: `pixels`, `index` and `trusted`."""
 
-def _headers(book: _Book) -> None:
-    """Looks at a few files, evenly from all, or at all of a few."""
-    missing = [i for i, stamp in enumerate(book.stamps) if stamp not in book.known]
-    part = missing[:: max(1, len(missing) // SAMPLE)]
-    results = image_files.headers(book.names(part))
-    pairs = list(zip(part, results, strict=True))
-    book.skipped.update((i, r) for i, r in pairs if isinstance(r, str))
-    book.note([(i, r) for i, r in pairs if not isinstance(r, str)], {})
+    def __init__(self, folder: Path, shape: tuple[int, int, int]):
+        self.folder, self.shape, self.each = folder / f"{shape[1]}x{shape[0]}", shape, int(np.prod(shape))
+        self.folder.mkdir(exist_ok=True)
+        self.file, self.trusted = self.folder / "pixels", self.folder / "trusted"
+        self.file.touch()
+        self.index = _Table(self.folder / "index", PIXELS)
+        self._drop_damaged()
 
+    def decode(self, files: _Files, watch: Watch) -> Images:
+        """All readable files; those that are not stored yet are decoded first."""
+        missing, fits = self._missing(files)
+        if missing:
+            self._add(missing, files, watch, fits)
+        known, readable = self.index.by_stamp(), files.readable
+        records = [known[files.stamps[i]] for i in readable]
+        prints = np.array([r[1] for r in records], PRINT)
+        places = np.array([r[2] for r in records], np.int64)
+        if (places >= 0).all():
+            return Stored(self.file, places, prints, self.shape)
+        return OnTheFly([files.paths[i] for i in readable], prints, self.shape)
 
-def _pixels(folder: Path, book: _Book, shape: tuple[int, int, int], watch: Watch) -> Decoded:
-    """The pixels of all readable files, those that are not there yet decoded first."""
-    folder = folder / f"{shape[1]}x{shape[0]}"
-    folder.mkdir(exist_ok=True)
-    file, each, stamps = folder / "pixels", int(np.prod(shape)), book.stamps
-    file.touch()
-    table = _Table(folder / "index", PIXELS)
-    _believe(table, folder / "trusted", file, shape)
-    known = table.by_stamp()
-    # By stamp, since a file may be wanted twice. A place below 0: seen, but there was no room to keep it.
-    # Without a header it is examined again, whatever became of the record.
-    places = {stamp: record[2] for stamp, record in known.items() if stamp in book.known}
-    missing = [*{stamps[i]: i for i in book.readable if places.get(stamps[i], -1) < 0}.values()]
-    n_places = file.stat().st_size // each
-    fits = not missing or len(missing) * each < ROOM * shutil.disk_usage(folder).free
-    if fits:
-        os.truncate(file, (n_places + len(missing)) * each)
-    else:
+    def _missing(self, files: _Files) -> tuple[list[int], bool]:
+        """The files to decode, by number, and whether the disk has room for their pixels."""
+        # The place of a file that was decoded but not stored is -1. A file without a header is decoded again.
+        places = {stamp: place for stamp, _, place in self.index.by_stamp().values() if stamp in files.known}
+        by_stamp = {files.stamps[i]: i for i in files.readable if places.get(files.stamps[i], -1) < 0}
+        if not by_stamp or len(by_stamp) * self.each < ROOM * shutil.disk_usage(self.folder).free:
+            return [*by_stamp.values()], True
         warnings.warn(
-            f"{len(missing):,} decoded images take {len(missing) * each / 1e9:.1f} GB, more than {folder} "
-            "has room for; they are decoded as they are needed, which is slower ($OPENLDN_CACHE names "
-            "another place)",
+            f"{len(by_stamp):,} decoded images take {len(by_stamp) * self.each / 1e9:.1f} GB, more than "
+            f"{self.folder} has room for; they are decoded whenever they are needed, which is slower "
+            "($OPENLDN_CACHE names another place)",
             OpenLDNWarning,
             stacklevel=2,
         )
-        missing = [i for i in missing if stamps[i] not in places]
-    tasks = []
-    at_once = min(max(AT_ONCE // each, 16), 256)
-    for first in range(0, len(missing), at_once):
-        part = missing[first : first + at_once]
-        where = (str(file), n_places + first) if fits else (None, -1)
-        tasks.append(((*where, book.names(part), shape[1], shape[0]), part))
-    place_of = {i: n_places + k if fits else -1 for k, i in enumerate(missing)}
-    for part, results in _shared_out(image_files.decode_into, tasks, watch):
-        pairs = list(zip(part, results, strict=True))
-        good = [(i, *r) for i, r in pairs if not isinstance(r, str)]
-        book.note([(i, h) for i, h, _ in good], {i: r for i, r in pairs if isinstance(r, str)})
-        table.add([(stamps[i], mark, place_of[i]) for i, _, mark in good])
-    if missing and fits:
-        _settle(file, table, folder / "trusted")
-    known, kept = table.by_stamp() if missing else known, book.readable
-    records = [known[stamps[i]] for i in kept]
-    prints = np.array([r[1] for r in records], PRINT)
-    at = np.array([r[2] for r in records], np.int64)
-    images: Images
-    if (at >= 0).all():
-        images = Stored(file, at, prints, shape)
-    else:
-        images = OnTheFly([book.paths[i] for i in kept], prints, shape)
-    return Decoded(images, np.array(kept, np.int64), dict(sorted(book.skipped.items())))
+        return [i for stamp, i in by_stamp.items() if stamp not in places], False
 
+    def _add(self, missing: list[int], files: _Files, watch: Watch, fits: bool) -> None:
+        """Decodes files into `pixels`, if they fit, and records them."""
+        n_stored, done, tasks = self._n_stored, 0, []
+        at_once = min(max(AT_ONCE // self.each, 16), 256)
+        for first in range(0, len(missing), at_once):
+            part = missing[first : first + at_once]
+            into = (str(self.file), n_stored + first) if fits else (os.devnull, 0)
+            tasks.append((([files.paths[i] for i in part], self.shape[1], self.shape[0], into), part))
+        place_of = {i: n_stored + k if fits else -1 for k, i in enumerate(missing)}
+        try:
+            if fits:
+                os.truncate(self.file, (n_stored + len(missing)) * self.each)
+            finished = workers.map_unordered(image_files.decode, tasks, in_process=len(missing) <= FEW)
+            for part, results in finished:
+                done += len(part)
+                watch("decoding", done, len(missing))
+                pairs = list(zip(part, results, strict=True))
+                good = [(i, r) for i, r in pairs if not isinstance(r, str)]
+                files.add([(i, r.header) for i, r in good], {i: r for i, r in pairs if isinstance(r, str)})
+                self.index.add([(files.stamps[i], r.fingerprint, place_of[i]) for i, r in good])
+        except OSError as e:
+            if e.errno != errno.ENOSPC:
+                raise
+            raise UserError(
+                "the disk is full, so decoded images cannot be stored; make room, or name another place in "
+                "$OPENLDN_CACHE, and start again: what was decoded is not lost"
+            ) from None
+        if fits:
+            self._trust()
 
-def _believe(table: "_Table", trusted: Path, file: Path, shape: tuple[int, int, int]) -> None:
-    """Drops records whose pixels are not what they should be; those up to `trusted` are known to be good."""
-    good = int(trusted.read_text()) if trusted.exists() else 0
-    records, each = table.read(), int(np.prod(shape))
-    n_places = file.stat().st_size // each
-    fine = records["place"] < n_places
-    doubtful = np.flatnonzero(fine & (records["place"] >= 0))
-    doubtful = doubtful[doubtful >= good]
-    if len(doubtful):
-        pool = torch.from_file(str(file), shared=False, size=n_places * each, dtype=torch.uint8).numpy()
-        for i in doubtful.tolist():
-            place = int(records["place"][i])
-            image = pool[place * each : (place + 1) * each]
-            fine[i] = image_files.fingerprint(image) == records["print"][i].tobytes()
-    if not fine.all() or len(doubtful):
-        table.rewrite(records[fine])
-        _settle(file, table, trusted)
+    @property
+    def _n_stored(self) -> int:
+        return self.file.stat().st_size // self.each
 
+    def _drop_damaged(self) -> None:
+        """Removes records whose pixels are missing or, beyond `trusted`, differ from their fingerprints."""
+        n_trusted = int(self.trusted.read_text()) if self.trusted.exists() else 0
+        records, n_stored = self.index.read(), self._n_stored
+        good = records["place"] < n_stored
+        untrusted = np.flatnonzero(good & (records["place"] >= 0))
+        untrusted = untrusted[untrusted >= n_trusted]
+        if len(untrusted):
+            size = n_stored * self.each
+            pixels = torch.from_file(str(self.file), shared=False, size=size, dtype=torch.uint8).numpy()
+            for i in untrusted.tolist():
+                image = pixels.reshape(n_stored, -1)[int(records["place"][i])]
+                good[i] = image_files.fingerprint(image) == records["print"][i].tobytes()
+        if not good.all() or len(untrusted):
+            self.index.rewrite(records[good])
+            self._trust()
 
-def _settle(file: Path, table: "_Table", trusted: Path) -> None:
-    """All that the index says is on disk now."""
-    for path in (file, table.file):
-        with path.open("rb+") as f:
-            os.fsync(f.fileno())
-    _write(trusted, str(len(table.read())).encode())
-
-
-# ---------------------------------------------------------------------------------------------- parts
+    def _trust(self) -> None:
+        """Writes all to disk and records that."""
+        for path in (self.file, self.index.file):
+            with path.open("rb+") as f:
+                os.fsync(f.fileno())
+        _write(self.trusted, str(len(self.index.read())).encode())
 
 
 class _Table:
-    """Records of one length in a file; what a killed process wrote half is cut off."""
+    """A file of records of one length; an incomplete last record is cut off."""
 
     def __init__(self, file: Path, dtype: np.dtype[Any]):
         self.file, self.dtype = file, dtype
-        self._unwritten: list[tuple[Any, ...]] = []  # for want of disk space
+        self._unwritten: list[tuple[Any, ...]] = []  # for lack of disk space
         file.touch()
         os.truncate(file, file.stat().st_size // dtype.itemsize * dtype.itemsize)
 
@@ -259,7 +271,7 @@ class _Table:
         except OSError as e:
             if e.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            os.truncate(self.file, size)  # no half a record
+            os.truncate(self.file, size)  # no incomplete record
             self._unwritten += records
 
     def rewrite(self, records: NDArray[Any]) -> None:
@@ -267,7 +279,7 @@ class _Table:
 
 
 def _write(file: Path, data: bytes) -> None:
-    """Whole or not at all."""
+    """Replaces a file atomically."""
     part = file.with_name(f"{file.name}.part")
     with part.open("wb") as f:
         f.write(data)
@@ -276,34 +288,12 @@ def _write(file: Path, data: bytes) -> None:
     part.replace(file)
 
 
-def _shared_out(
-    f: Callable[..., list[Any]], tasks: Sequence[tuple[tuple[Any, ...], list[int]]], watch: Watch
-) -> Iterator[tuple[list[int], list[Any]]]:
-    """Each task's numbers and results as they come: (arguments, numbers) -> f(*arguments).
-
-    By all cores, or right here where starting processes would take longer.
-    """
-    total, done = sum(len(part) for _, part in tasks), 0
-    try:
-        for part, results in workers.outcomes(f, tasks, here=total <= SAMPLE):
-            done += len(part)
-            watch("decoding", done, total)
-            yield part, results
-    except OSError as e:
-        if e.errno == errno.ENOSPC:
-            raise UserError(
-                "the disk is full, so decoded images cannot be kept; make room, or name another place "
-                "in $OPENLDN_CACHE, and start again: what is decoded is not lost"
-            ) from None
-        raise
-
-
 def _stamp(path: str) -> bytes:
-    """Another one when the file changes; a file that is not there has one too."""
+    """A hash that differs once the file has changed."""
     try:
         status = os.stat(path)
         about = f"{path}\0{status.st_size}\0{status.st_mtime_ns}"
-    except OSError:
+    except (OSError, ValueError):
         about = f"{path}\0missing"
     return hashlib.blake2b(about.encode(errors="surrogateescape"), digest_size=STAMP.itemsize).digest()
 
@@ -315,25 +305,7 @@ def _folder(root: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "root.txt").write_text(root + "\n", errors="backslashreplace")
         return folder
-    except OSError:  # a home that may not be written to: for this process alone, where nobody else can write
-        passing = tempfile.mkdtemp(prefix="openldn-store-")
-        atexit.register(shutil.rmtree, passing, ignore_errors=True)
-        return Path(passing)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Within, no other process changes the store; if one is at work, we wait for it."""
-    with (folder / "lock").open("w") as f:
-        if sys.platform != "win32":
-            import fcntl
-
-            try:
-                fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                what = "another process decodes the same images; this one waits for it"
-                warnings.warn(what, OpenLDNWarning, stacklevel=2)
-                fcntl.flock(f, fcntl.LOCK_EX)
-            except OSError:  # a file system without locks
-                pass
-        yield
+    except OSError:  # the cache is not writable: a temporary store for this process, private to its user
+        temporary = tempfile.mkdtemp(prefix="openldn-store-")
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        return Path(temporary)

@@ -1,14 +1,14 @@
-"""Random views of images: weak (flip, crop), cut (weak, a small square gone), strong (weak, RandAugment,
-cutout), crop (crop, flip, colours).
+"""Random augmented views of images.
 
-Every function takes a whole batch, draws what it needs for each image and stays on the batch's device.
-Images are uint8 (n, c, h, w) until `views` hands out floats in [0, 1]. Pixel arithmetic follows Pillow's, in
-which the reference implementation's operations are defined; on the device it needs no double precision.
+Every function takes a whole batch and draws independently for each image. Images are uint8 (n, c, h, w)
+until `views` returns floats in [0, 1]. Pixel arithmetic is Pillow's, as in the reference implementation; on
+the device it needs no double precision.
 """
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -17,16 +17,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openldn.data import workers
-from openldn.data.draws import Draws, Keys, keys_of, whole
-from openldn.data.operations import OPS, Ints, applied, picked
+from openldn.data.draws import Draws, Keys, integers, keys_of
+from openldn.data.operations import OPS, Ints, apply_ops, gather_pixels
 
-RESIZED_ABOVE = 96  # pixels: the reference shifts images of 32 and 64 pixels and resizes crops at 224
+RESIZED_ABOVE = (
+    96  # pixels: the reference shifts images of 32 and 64 pixels, and crops and resizes those of 224
+)
 
 
 def views(images: Tensor, names: tuple[str, ...], flip: bool, keys: Keys) -> tuple[Tensor, ...]:
-    """One independent view per name, as floats in [0, 1]; image i's follow from its key alone.
+    """One view per name, as floats in [0, 1]; those of image i depend on its key alone.
 
-    Images may be floats in [0, 1] too and are rounded to 256 levels, with which the operations work.
+    Images may also be floats in [0, 1], which are rounded to 256 levels.
     """
     if images.is_floating_point():
         images = (images * 255).round().to(torch.uint8)
@@ -38,132 +40,130 @@ def views(images: Tensor, names: tuple[str, ...], flip: bool, keys: Keys) -> tup
             made[k][rows].copy_(view).div_(255)
 
     if images.device.type == "cpu":
-        _shared_out(make, len(images), images.numel())
+        _in_threads(make, len(images), images.numel())
     else:
         make(slice(None))
     return made
 
 
-def _shared_out(make: Callable[[slice], None], n: int, values: int) -> None:
-    """On a CPU each thread makes the views of some images, or one those of all, where there is little to do.
+def _in_threads(make: Callable[[slice], None], n: int, values: int) -> None:
+    """Makes the views of `n` images in several threads, each with its own images, if there are enough values.
 
-    Left to itself torch would have all threads share every one of many small operations, and spend most of
-    the time on waking them.
+    By itself torch would use all threads for each of many small operations, and spend its time waking them.
     """
     n_shares = max(1, min(workers.count(), n, values // 2**20))
     ends = [n * k // n_shares for k in range(n_shares + 1)]
-    for done in [_threads().submit(make, slice(*ends[k : k + 2])) for k in range(n_shares)]:
+    threads = _threads(os.getpid())
+    for done in [threads.submit(make, slice(*ends[k : k + 2])) for k in range(n_shares)]:
         done.result()
 
 
 @cache
-def _threads() -> ThreadPoolExecutor:
+def _threads(process: int) -> ThreadPoolExecutor:
+    """The threads of a process: a forked child does not inherit those of its parent."""
     return ThreadPoolExecutor(workers.count(), "views", torch.set_num_threads, (1,))
 
 
+# Nor does it inherit the OpenMP threads of torch, which waits for them for ever unless it is told to use one.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
+
+
 def weak(images: Tensor, draws: Draws, flip: bool) -> Tensor:
-    """A crop, mirrored with probability 1/2 (if `flip`)."""
-    crop = resized_crop if max(images.shape[2:]) > RESIZED_ABOVE else shifted
+    """A random crop, flipped with probability 1/2 (if `flip`)."""
+    crop = random_resized_crop if max(images.shape[2:]) > RESIZED_ABOVE else random_shift
     return crop(images, draws, flip)
 
 
 def strong(images: Tensor, draws: Draws, flip: bool) -> Tensor:
-    """A weak view, two random operations, and a square cut out."""
+    """A weak view, RandAugment and cutout."""
     return cutout(rand_augment(weak(images, draws, flip), draws), draws)
 
 
-def cut(images: Tensor, draws: Draws, flip: bool) -> Tensor:
-    """A weak view, and a square a quarter as wide cut out."""
+def weak_cutout(images: Tensor, draws: Draws, flip: bool) -> Tensor:
+    """A weak view, and a cutout a quarter as wide as the image."""
     return cutout(weak(images, draws, flip), draws, size=max(images.shape[2:]) // 4)
 
 
-def mixed(images: Tensor, draws: Draws, flip: bool) -> Tensor:
-    """Strong for about one image of two, weak for the others."""
-    made = weak(images, draws, flip)
-    (chance,) = draws.uniform(1)
-    rows = np.flatnonzero(chance < 0.5)
-    more = Draws(keys_of(draws.keys[rows], len(VIEWS)))
-    made[rows] = cutout(rand_augment(made[rows], more), more)
-    return made
-
-
-def crop(images: Tensor, draws: Draws, flip: bool) -> Tensor:
-    """A box of at least a fifth of the image, mirrored or not, in changed colours: as SimCLR wants them."""
-    return coloured(boxed(images, draws, flip), draws)
+def crop_jitter(images: Tensor, draws: Draws, flip: bool) -> Tensor:
+    """A random resized crop of at least 20 % of the area, flip and colour jitter, as in SimCLR."""
+    return colour_jitter(batched_resized_crop(images, draws, flip), draws)
 
 
 VIEWS: dict[str, Callable[[Tensor, Draws, bool], Tensor]] = {
     "weak": weak,
+    "weak_cutout": weak_cutout,
     "strong": strong,
-    "mixed": mixed,
-    "crop": crop,
-    "cut": cut,
+    "crop_jitter": crop_jitter,
 }
 
 # ------------------------------------------------------------------------------------------- crops
 
 
-def shifted(images: Tensor, draws: Draws, flip: bool) -> Tensor:
-    """Shifted by up to 1/8 of its size with reflected borders, after it was mirrored or not."""
+def random_shift(images: Tensor, draws: Draws, flip: bool) -> Tensor:
+    """A flip, and a shift by up to 1/8 of the size with reflected borders."""
     h, w = images.shape[2:]
-    mirrored, down, right = draws.uniform(3)
-    rows, columns = (lines[whole(u, 0, len(lines))] for lines, u in ((_lines(h), down), (_lines(w), right)))
+    flipped, down, right = draws.uniform(3)
+    rows, columns = (
+        lines[integers(u, 0, len(lines))] for lines, u in ((_lines(h), down), (_lines(w), right))
+    )
     if flip:
-        columns = np.where(mirrored[:, None] < 0.5, w - 1 - columns, columns)
+        columns = np.where(flipped[:, None] < 0.5, w - 1 - columns, columns)
     y, x = (torch.from_numpy(lines).to(images.device) for lines in (rows * w, columns))
-    return picked(images, y[:, None, :, None] + x[:, None, None, :])
+    return gather_pixels(images, y[:, None, :, None] + x[:, None, None, :])
 
 
 @cache
 def _lines(size: int) -> NDArray[np.int32]:
-    """Which line each line shows, for every shift.  (shifts, size)"""
+    """The source of each row or column, for every shift.  (shifts, size)"""
     pad = max(1, size // 8)
     line: Ints = np.abs(np.arange(size) + np.arange(-pad, pad + 1)[:, None])
     return np.where(line < size, line, 2 * (size - 1) - line).astype(np.int32)
 
 
-def resized_crop(images: Tensor, draws: Draws, flip: bool) -> Tensor:
-    """A box of random size, shape and place (torchvision's RandomResizedCrop), as large as the image again.
+def random_resized_crop(images: Tensor, draws: Draws, flip: bool) -> Tensor:
+    """A flip and a crop of random size, aspect ratio and place, resized to the size of the image.
 
-    Samples are bilinear. As a box is never larger than the view made of it, nothing is shrunk, and there
-    is nothing to antialias. An image at a time, since each has a box of its own.
+    As torchvision's RandomResizedCrop, bilinear. One image at a time, since crops differ in size.
     """
     h, w = images.shape[2:]
     made = images.new_empty(images.shape)
-    mirrored = (draws.uniform(1) < 0.5) & flip
-    boxes = np.concatenate([crop_boxes(draws, h, w), mirrored]).T.tolist()
-    for k, (top, left, height, width, mirror) in enumerate(boxes):
-        # k : k + 1, as an image taken by its number no longer shows torch that its channels lie together.
+    flipped = (draws.uniform(1) < 0.5) & flip
+    boxes = np.concatenate([crop_boxes(draws, h, w), flipped]).T.tolist()
+    for k, (top, left, height, width, flip_it) in enumerate(boxes):
+        # Not images[k], which would hide from torch that the memory layout is channels-last.
         box = images[k : k + 1, :, top : top + height, left : left + width]
-        box = box.flip(3) if mirror else box
-        box = box if box.device.type == "cpu" else box.float()  # a CPU takes bytes as they are
+        box = box.flip(3) if flip_it else box
+        box = box if box.device.type == "cpu" else box.float()  # a CPU can resize bytes
         new = F.interpolate(box, (h, w), mode="bilinear", antialias=True)
         made[k : k + 1].copy_(new.round() if new.is_floating_point() else new)
     return made
 
 
-def boxed(images: Tensor, draws: Draws, flip: bool) -> Tensor:
-    """The same for small images, all of them at once: 20 to 100 % of the area.  Floats, 0 to 255."""
+def batched_resized_crop(images: Tensor, draws: Draws, flip: bool) -> Tensor:
+    """The same for small images, a whole batch at a time, with 20 to 100 % of the area.  Floats, 0 to 255"""
     h, w = images.shape[2:]
-    mirrored = (draws.uniform(1)[0] < 0.5) & flip
+    flipped = (draws.uniform(1)[0] < 0.5) & flip
     top, left, height, width = crop_boxes(draws, h, w, least=0.2)
     y0, y1, down = _between_lines(top, height, h)
     x0, x1, right = _between_lines(left, width, w)
-    x0, x1, right = (np.where(mirrored[:, None], a[:, ::-1], a) for a in (x0, x1, right))
+    x0, x1, right = (np.where(flipped[:, None], a[:, ::-1], a) for a in (x0, x1, right))
 
     def on(a: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(a)).to(images.device)
 
     def line(y: Ints) -> Tensor:
         rows = on((y * w).astype(np.int32))[:, None, :, None]
-        a, b = (picked(images, rows + on(x.astype(np.int32))[:, None, None, :]).float() for x in (x0, x1))
+        a, b = (
+            gather_pixels(images, rows + on(x.astype(np.int32))[:, None, None, :]).float() for x in (x0, x1)
+        )
         return a.lerp_(b, on(right.astype(np.float32))[:, None, None, :])
 
     return line(y0).lerp_(line(y1), on(down.astype(np.float32))[:, None, :, None])
 
 
 def _between_lines(first: Ints, length: Ints, size: int) -> tuple[Ints, Ints, NDArray[np.float64]]:
-    """For each of `size` lines, which two lines of a box it lies between, and where.  (n, size) each"""
+    """Linear interpolation: two source lines for each of `size` lines, and the weight.  (n, size) each"""
     place = np.clip((np.arange(size) + 0.5) * (length[:, None] / size) - 0.5, 0, length[:, None] - 1)
     before = place.astype(np.int64)
     after = np.minimum(before + 1, length[:, None] - 1)
@@ -171,15 +171,15 @@ def _between_lines(first: Ints, length: Ints, size: int) -> tuple[Ints, Ints, ND
 
 
 GREY = torch.tensor([0.299, 0.587, 0.114])
-# Of colours as brightness and two differences (YIQ); hues are turned there.
+# The YIQ colour space, in which a change of hue is a rotation.
 TO_YIQ = torch.tensor([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
 
 
-def coloured(images: Tensor, draws: Draws) -> Tensor:
-    """Brightness, contrast and saturation times 0.6 to 1.4 and hues turned by up to a tenth, for four images
-    of five; grey for one of five. Images are floats (n, c, h, w), 0 to 255.
+def colour_jitter(images: Tensor, draws: Draws) -> Tensor:
+    """Colour jitter with probability 0.8, and grey with probability 0.2.  Floats (n, c, h, w), 0 to 255
 
-    All of it is linear in a pixel's colour, so one matrix an image does it; values are cut off at the end.
+    Brightness, contrast and saturation are multiplied by 0.6 to 1.4, and the hue is shifted by up to 0.1 of a
+    turn. All are linear in the colour of a pixel, so one matrix per image suffices; the result is clipped.
     """
     chance, grey, *strength, hue = draws.uniform(6)
     changed = chance < 0.8
@@ -192,7 +192,7 @@ def coloured(images: Tensor, draws: Draws) -> Tensor:
     scale = on(bright * contrast)
     weights = GREY.to(images.device) if channels == 3 else torch.ones(1, device=images.device)
     means = torch.einsum("nchw,c->n", images, weights) / images[0, 0].numel()
-    added = on(bright * (1 - contrast)) * means.view(n, 1, 1)  # the mean that contrast leaves as it is
+    added = on(bright * (1 - contrast)) * means.view(n, 1, 1)  # contrast keeps the mean
     x = images.flatten(2)
     if channels == 3:
         turn = np.where(changed, 0.2 * hue - 0.1, 0.0) * 2 * np.pi
@@ -203,14 +203,14 @@ def coloured(images: Tensor, draws: Draws) -> Tensor:
         turned = torch.linalg.inv(to_yiq) @ turned @ to_yiq
         kept = on(np.where(grey < 0.2, 0.0, saturation))
         faded = kept * torch.eye(3, device=images.device) + (1 - kept) * weights.expand(3, 3)
-        x = turned @ faded @ x  # greys stay what they are under both
+        x = turned @ faded @ x  # neither changes greys
     return (scale * x + added).clamp_(0, 255).view_as(images)
 
 
 def crop_boxes(draws: Draws, h: int, w: int, tries: int = 10, least: float = 0.08) -> Ints:
-    """Top, left, height and width: `least` to 100 % of the area, 3/4 to 4/3 times as wide as high.  (4, n)
+    """Top, left, height and width: `least` to 100 % of the area, aspect ratio 3/4 to 4/3.  (4, n)
 
-    The first of ten that fits, else the largest in the centre that is not too oblong.
+    The first of ten draws that fits, else the largest crop in the centre with an allowed aspect ratio.
     """
     x, y, *sizes = draws.uniform(2 + 2 * tries)
     area = h * w * (least + (1 - least) * np.stack(sizes[:tries]))  # (tries, n)
@@ -221,8 +221,8 @@ def crop_boxes(draws: Draws, h: int, w: int, tries: int = 10, least: float = 0.0
     found = fits[first]
     height = np.where(found, height[first], min(h, round(w * 4 / 3))).astype(np.int64)
     width = np.where(found, width[first], min(w, round(h * 4 / 3))).astype(np.int64)
-    top = np.where(found, whole(y, 0, h - height + 1), (h - height) // 2)
-    left = np.where(found, whole(x, 0, w - width + 1), (w - width) // 2)
+    top = np.where(found, integers(y, 0, h - height + 1), (h - height) // 2)
+    left = np.where(found, integers(x, 0, w - width + 1), (w - width) // 2)
     return np.stack([top, left, height, width])
 
 
@@ -230,29 +230,26 @@ def crop_boxes(draws: Draws, h: int, w: int, tries: int = 10, least: float = 0.0
 
 
 def rand_augment(images: Tensor, draws: Draws, n_ops: int = 2) -> Tensor:
-    """RandAugment as the reference has it: each image gets `n_ops` draws of 14 operations.
-
-    A draw is applied with probability 1/2, at a level that is a random integer from 1 to 9.
-    """
+    """RandAugment as in the reference: `n_ops` times, with probability 1/2, an operation at level 1 to 9."""
     for _ in range(n_ops):
         chance, op, level, sign = draws.uniform(4)
-        op = np.where(chance < 0.5, whole(op, 0, len(OPS)), OPS.index("identity"))
-        images = applied(images, op, whole(level, 1, 10), 2 * whole(sign, 0, 2) - 1)
+        op = np.where(chance < 0.5, integers(op, 0, len(OPS)), OPS.index("identity"))
+        images = apply_ops(images, op, integers(level, 1, 10), 2 * integers(sign, 0, 2) - 1)
     return images
 
 
 def cutout(images: Tensor, draws: Draws, size: int = 16) -> Tensor:
-    """A grey square at a random place: 16 pixels wide, or half the image where that is smaller.
+    """Cutout: a grey square at a random place, `size` pixels wide, but at most half as wide as the image.
 
-    As in the reference the square is one pixel wider than named, moved (not shrunk) at the left and
-    top border, and cut off at the right and bottom one.
+    As in the reference, the square is one pixel wider than that, moved at the left and top border, and
+    cut off at the right and bottom border.
     """
     h, w = images.shape[2:]
     x, y = draws.uniform(2)
     top, bottom = _span(h, min(size, h // 2), y)
     left, right = _span(w, min(size, w // 2), x)
     images = images.clone()
-    if images.device.type == "cpu":  # where a mask of the whole image costs more than its few pixels
+    if images.device.type == "cpu":  # slices are faster than a mask of the whole image
         boxes = np.stack([top, bottom, left, right]).T.tolist()
         for image, (a, b, c, d) in zip(images.numpy(), boxes, strict=True):
             image[:, a:b, c:d] = 127
@@ -268,6 +265,6 @@ def _span(length: int, width: int, centre: NDArray[np.float64]) -> tuple[Ints, I
 
 
 def _between(start: Ints, stop: Ints, length: int) -> NDArray[np.bool_]:
-    """Which lines those are.  (n, length)"""
+    """A mask of these lines.  (n, length)"""
     lines = np.arange(length)
     return (start[:, None] <= lines) & (lines < stop[:, None])

@@ -1,51 +1,59 @@
-"""Worker processes, one a core, that live until they have nothing to do for a while."""
+"""Worker processes, one per core. They stay alive until they have been idle for a minute."""
 
-import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, as_completed
 from typing import Any, ParamSpec, TypeVar
 
-# What scikit-learn runs its processes with. Unlike the standard library's it works from notebooks and from
-# scripts that do not guard their main part.
-from joblib.externals.loky import get_reusable_executor
+# The process pool of scikit-learn. Unlike the standard library's it works in notebooks and in scripts without
+# `if __name__ == "__main__"`.
+from loky import get_reusable_executor
 
 P = ParamSpec("P")
 T = TypeVar("T")
 N = TypeVar("N")
+IDLE = 60  # seconds after which an idle worker ends
 
 
 def count() -> int:
-    """How many cores this process may use."""
+    """The number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def end_with_owner() -> None:
-    """In a worker process: if its owner is killed, it ends too, instead of working on for nobody."""
-    owner = multiprocessing.parent_process()
-    if owner is None:
-        return
+def end_with_owner(owner: int) -> None:
+    """An initializer for worker processes: ends the worker when the process `owner` is killed.
+
+    On Windows a worker ends only after its idle time, as its parent's id never changes there.
+    """
 
     def wait() -> None:
-        owner.join()
-        os._exit(1)  # files are written whole or not at all, so it may end at any time
+        while os.getppid() == owner:
+            time.sleep(1)
+        os._exit(1)  # safe at any time: files are written completely or not at all
 
     threading.Thread(target=wait, daemon=True).start()
 
 
 def submit(f: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Has a worker compute f(*args)."""
-    executor: Any = get_reusable_executor(max_workers=count(), timeout=60)
+    """Computes f(*args, **kwargs) in a worker process."""
+    # The process id makes a forked child start workers of its own: its parent's do not answer it.
+    executor: Any = get_reusable_executor(
+        max_workers=count(), timeout=IDLE, initializer=end_with_owner, initargs=(os.getpid(),)
+    )
     future: Future[T] = executor.submit(f, *args, **kwargs)
     return future
 
 
-def outcomes(
-    f: Callable[..., T], tasks: Sequence[tuple[tuple[Any, ...], N]], *, here: bool
+def map_unordered(
+    f: Callable[..., T], tasks: Sequence[tuple[tuple[Any, ...], N]], *, in_process: bool
 ) -> Iterator[tuple[N, T]]:
-    """For each (arguments, note) the note and f(*arguments), as they come; `here` is without any worker."""
-    if here:
+    """For each (arguments, note) the note and f(*arguments), in the order in which they finish.
+
+    With `in_process` they are computed one by one in this process.
+    """
+    if in_process:
         for arguments, note in tasks:
             yield note, f(*arguments)
         return
@@ -53,6 +61,6 @@ def outcomes(
     try:
         for future in as_completed(notes):
             yield notes[future], future.result()
-    finally:  # whoever listened may have had enough
+    finally:  # the caller may have stopped early
         for future in notes:
             future.cancel()

@@ -1,4 +1,4 @@
-"""Backbones: images (n, c, h, w) -> features (n, d), with `d` as `out_features`.
+"""Backbones: images (n, c, h, w) -> features (n, d).
 
 The stems follow the paper, which has 32, 64 and 224 pixels: up to 48 a 3x3 convolution at full resolution, up
 to 96 the same and a max-pool, above that the usual 7x7 convolution at half resolution and a max-pool.
@@ -14,51 +14,24 @@ from openldn.errors import UserError
 
 
 def builder(name: str) -> Callable[[int, int], nn.Module]:
-    """What builds a backbone of that name, given channels and pixels."""
+    """The function that builds a backbone of that name, given channels and pixels."""
     if name not in BACKBONES:
         raise UserError(f"there is no backbone {name!r}; choose one of {', '.join(BACKBONES)}")
     return BACKBONES[name]
 
 
 def build(name: str, channels: int, size: int) -> nn.Module:
-    """A fresh backbone by name for square images of that many channels and pixels."""
+    """A new backbone by name, for square images."""
     return builder(name)(channels, size)
 
 
-def way_back(backbone: nn.Module, channels: int, size: int) -> float:
-    """What the way back through the convolutions costs, in units of the way forward.
-
-    A convolution costs its multiply-adds again for the gradient of its weights, if these are trained, and
-    again for that of its input, if anything before it is: 2 where all is trained, but for the first.
-    """
-    work = list[tuple[nn.Conv2d, int]]()  # with multiply-adds, in the order of the pass
-
-    def note(m: nn.Conv2d, _: object, made: Tensor) -> None:
-        work.append((m, m.weight.numel() * made.shape[2] * made.shape[3]))
-
-    hooks = [m.register_forward_hook(note) for m in backbone.modules() if isinstance(m, nn.Conv2d)]
-    training = backbone.training
-    with torch.no_grad():
-        backbone.eval()(torch.zeros(1, channels, size, size, device=next(backbone.parameters()).device))
-    backbone.train(training)
-    for hook in hooks:
-        hook.remove()
-    forward, back, goes_on = 0, 0, False
-    for m, multiply_adds in work:
-        forward += multiply_adds
-        back += multiply_adds * (m.weight.requires_grad + goes_on)
-        goes_on = goes_on or m.weight.requires_grad
-    return back / forward
-
-
 class SmallNet(nn.Module):
-    """Fixed filters that whiten patches of 2x2 pixels, then blocks of two 3x3 convolutions; for tiny images.
+    """Whitening of 2x2 patches, then blocks of two 3x3 convolutions; for tiny images.
 
-    Of the whitening only the bias is learned.
-    It follows Jordan's networks for CIFAR-10 (2024) in what makes them learn fast: the whitening, pooling
-    before normalising, convolutions that begin as the identity. Three blocks, two below 16 pixels. At 32
-    pixels a forward pass is 33 million multiply-adds; ResNet-18 has 17 times as many. `wide` times as many
-    channels make it wide² times as slow.
+    It follows Jordan's networks for CIFAR-10 (2024) in what makes them learn fast: fixed whitening filters
+    with a learned bias, pooling before normalisation, convolutions that start as the identity. Three blocks,
+    two below 16 pixels. At 32 pixels a forward pass is 33 million multiply-adds; ResNet-18 has 17 times as
+    many. `wide` multiplies the channels, and wide² the time.
     """
 
     def __init__(self, channels: int, size: int, wide: int = 1):
@@ -71,18 +44,14 @@ class SmallNet(nn.Module):
             blocks += [_identity(width_in, width), nn.MaxPool2d(2), nn.BatchNorm2d(width), nn.ReLU()]
             blocks += [_identity(width, width), nn.BatchNorm2d(width), nn.ReLU()]
         self.layers = nn.Sequential(nn.ReLU(), *blocks)
-        self.last = len(blocks) // len(widths)  # layers of the last stage
-        self.out_features = widths[-1]
+        self.last = len(blocks) // len(widths)  # number of layers of the last stage
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.mean(self.layers(self.whiten(x)), dim=(2, 3))
 
     @torch.no_grad()
-    def look_at(self, x: Tensor, eps: float = 5e-4) -> None:
-        """Sets the whitening filters by some images: principal directions of their patches, and negatives.
-
-        Each direction is divided by its spread, so that all patterns weigh the same.
-        """
+    def fit_whitening(self, x: Tensor, eps: float = 5e-4) -> None:
+        """Sets the filters by some images: principal directions of their patches, scaled to unit variance."""
         patches = nn.functional.unfold(x.double(), 2).transpose(1, 2).flatten(0, 1)  # (n, 4c)
         variance, directions = torch.linalg.eigh(patches.T @ patches / len(patches))
         filters = (directions / (variance.clamp_min(0) + eps).sqrt()).T
@@ -108,8 +77,7 @@ class ResNet(nn.Module):
                 blocks.append(block(width, 64 * 2**stage, stride))
                 width = 64 * 2**stage * block.expansion
         self.layers = nn.Sequential(*stem, *blocks)
-        self.last = depths[-1]  # layers of the last stage
-        self.out_features = width
+        self.last = depths[-1]  # number of layers of the last stage
         for m in self.modules():
             if isinstance(m, nn.Conv2d):
                 nn.init.kaiming_normal_(m.weight, mode="fan_out", nonlinearity="relu")
@@ -164,7 +132,7 @@ def _conv_bn_relu(width_in: int, width: int, *, kernel: int = 3, stride: int = 1
 
 
 def _identity(width_in: int, width: int) -> nn.Module:
-    """A 3x3 convolution whose first filters pass their channel on as it is."""
+    """A 3x3 convolution that starts as the identity on its first channels."""
     made = nn.Conv2d(width_in, width, 3, padding=1, bias=False)
     nn.init.dirac_(made.weight.detach()[:width_in])
     return made
@@ -181,7 +149,6 @@ class Pixels(nn.Flatten):
 
     def __init__(self, channels: int, size: int):
         super().__init__()
-        self.out_features = channels * size * size
 
 
 BACKBONES: dict[str, Callable[[int, int], nn.Module]] = {

@@ -1,31 +1,31 @@
-"""A backbone with a head, and what it says about many images."""
+"""A backbone with a head, and its outputs on many images."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import NamedTuple
 
 import torch
-import torch.autograd.forward_ad as fwd
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from openldn.data.pixels import Images, Part, pieces
 from openldn.errors import UserError
-from openldn.nets.heads import HEADS, Head, Ladder
+from openldn.maths.torch_private import BatchNorm, in_forward_mode
+from openldn.nets.cost import Passes, backward_cost
+from openldn.nets.heads import Head, HeadBuilder, Linear
 
 
-class Made(NamedTuple):
-    """What a pass of n images makes: features z (n, d) and logits (n, C)."""
+class FeaturesAndLogits(NamedTuple):
+    """Of a batch of n images: features z (n, d) and logits (n, C)."""
 
     z: Tensor
     logits: Tensor
 
 
 class Outputs(NamedTuple):
-    """The same of many images, and features of the stage before the last, if the backbone is one of ours.
+    """Of many images: features, logits, and features of the second-to-last stage of a backbone of ours.
 
-    These know less of the known classes, and so more of others.
+    Early features are less specific to the known classes, and so tell more about others.
     """
 
     z: Tensor
@@ -33,33 +33,7 @@ class Outputs(NamedTuple):
     early: Tensor | None = None
 
 
-Says = Callable[[Images], Tensor]  # class probabilities (n, C) of images
-
-
-class Passes:
-    """Within, how many images pass through classifiers: 1 forward, 2 backward, 2 along a direction.
-
-    An image that is made smaller first counts by its area. What passes within another one that is opened
-    inside is counted there alone.
-    """
-
-    _open: ContextVar["Passes | None"] = ContextVar("passes", default=None)
-
-    def __init__(self, total: float = 0.0):
-        self.total = total
-
-    def __enter__(self) -> "Passes":
-        self._before = self._open.set(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.reset(self._before)
-
-    @classmethod
-    def count(cls, n: float) -> None:
-        """So many more; nothing if nobody counts."""
-        if (counter := cls._open.get()) is not None:
-            counter.total += n
+Predict = Callable[[Images], Tensor]  # images -> class probabilities (n, C)
 
 
 class Classifier(nn.Module):
@@ -71,58 +45,66 @@ class Classifier(nn.Module):
     def __init__(
         self,
         backbone: nn.Module,
+        head: HeadBuilder,
         n_outputs: int,
+        n_known: int,
         mean: Tensor,
         std: Tensor,
         size: int,
-        head: str = "linear",
-        n_known: int = 0,
     ):
         super().__init__()
-        self.pixels: int | None = None  # the side that images are brought to first, if any
-        self.mirrored = False  # whether `infer` asks about mirror images too
-        self.back = 2.0  # what the way back costs, in units of the way forward
-        self.halved = False  # whether the backbone works in bfloat16; its weights stay as they are
+        self.training_size: int | None = None  # images are downsized to this first (progressive resizing)
+        self.flip_tta = False  # whether `infer` averages over the flipped image (test-time augmentation)
+        self.mixed_precision = False  # whether the backbone computes in bfloat16; weights stay float32
+        self.backward_cost = 2.0  # in units of the forward pass
         self.register_buffer("mean", mean.view(1, -1, 1, 1))
         self.register_buffer("std", std.view(1, -1, 1, 1))
         self.backbone = backbone
-        self.head_name = head
-        self.head: Head | nn.Linear = HEADS[head](width(backbone, len(mean), size), n_outputs, n_known)
+        self.head: Head | Linear = head(n_features(backbone, len(mean), size), n_outputs, n_known)
 
-    def forward(self, x: Tensor) -> Made:
-        z = self.trunk(x)
-        if isinstance(self.head, Ladder):
-            z = self.head.latent(z)
-        return Made(z, self.head(z))
-
-    @property
-    def passes_each(self) -> float:
-        """Image passes of an image forward and back."""
-        return 1 + self.back
+    def forward(self, x: Tensor) -> FeaturesAndLogits:
+        z = self.head.features(self.trunk(x))
+        return FeaturesAndLogits(z, self.head(z))
 
     def trunk(self, x: Tensor) -> Tensor:
-        """Features as the backbone gives them.  (n, c, h, w) -> (n, d)"""
-        more = torch.is_grad_enabled() or fwd._current_level >= 0  # whoever wants a derivative will get it
-        share = 1 if self.pixels is None else (self.pixels / x.shape[-1]) ** 2  # of the arithmetic
-        Passes.count((self.passes_each if more else 1) * share * len(x))
-        if self.pixels is not None and self.pixels != x.shape[-1]:
-            x = F.interpolate(x, (self.pixels, self.pixels), mode="bilinear", antialias=True)
+        """Features of the backbone.  (n, c, h, w) -> (n, d)"""
+        differentiated = torch.is_grad_enabled() or in_forward_mode()
+        share = 1 if self.training_size is None else (self.training_size / x.shape[-1]) ** 2  # of the area
+        Passes.count((1 + self.backward_cost if differentiated else 1) * share * len(x))
+        if self.training_size is not None and self.training_size != x.shape[-1]:
+            x = F.interpolate(x, (self.training_size,) * 2, mode="bilinear", antialias=True)
         x = (x - self.mean) / self.std
-        if self.halved:
+        if self.mixed_precision:
             with torch.autocast(x.device.type, torch.bfloat16):
                 return self.backbone(x).to(x.dtype)  # type: ignore[no-any-return]
         return self.backbone(x)  # type: ignore[no-any-return]
 
+    def freeze_early(self, channels: int, size: int) -> None:
+        """Freezes all but the last stage of a backbone of ours; others are left alone."""
+        if (stages := last_stage(self.backbone)) is not None:
+            trained = {*stages[1].parameters()}
+            for p in self.backbone.parameters():
+                p.requires_grad_(p.requires_grad and p in trained)
+            self.backward_cost = backward_cost(self.backbone, channels, size)
 
-def pixel_statistics(images: Images, most: int = 10_000) -> tuple[Tensor, Tensor]:
-    """Mean and spread of each channel, in [0, 1], over all images, or `most` of them evenly from all.
+
+def last_stage(backbone: nn.Module) -> tuple[nn.Sequential, nn.Sequential] | None:
+    """The layers before the last stage of a backbone of ours, and those of the last stage."""
+    layers, last = getattr(backbone, "layers", None), getattr(backbone, "last", None)
+    if not isinstance(layers, nn.Sequential) or not isinstance(last, int):
+        return None
+    return nn.Sequential(*[*layers][:-last]), nn.Sequential(*[*layers][-last:])
+
+
+def pixel_statistics(images: Images, max_images: int = 10_000) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel, in [0, 1], over at most `max_images` spread evenly.
 
     (n, c, h, w) uint8 -> (c,), (c,)
     """
-    images = Part(images, torch.arange(0, len(images), -(-len(images) // most)))
+    images = Part(images, torch.arange(0, len(images), -(-len(images) // max_images)))
     n, channels, h, w = images.shape
     n_values = n * h * w
-    # Sums of bytes and of their squares, a piece at a time, so that no float copy of everything is made.
+    # Sums of bytes and of their squares, piece by piece: no float copy of all images is made.
     total = torch.zeros(channels, dtype=torch.float64)
     squares = torch.zeros_like(total)
     for piece in pieces(images):
@@ -136,37 +118,36 @@ def pixel_statistics(images: Images, most: int = 10_000) -> tuple[Tensor, Tensor
 
 @torch.no_grad()
 def infer(network: nn.Module, images: Images) -> Outputs:
-    """What the network says of clean images, uint8 (n, c, h, w), in evaluation mode; on the CPU.
+    """Outputs on unaugmented images, uint8 (n, c, h, w), in evaluation mode; on the CPU.
 
-    A network that is `mirrored` says what it says of an image and of its mirror image, on average.
+    With `flip_tta`, the mean over an image and its horizontal flip (test-time augmentation).
     """
     device = next(network.parameters()).device
-    twice = getattr(network, "mirrored", False)
+    flip_tta = getattr(network, "flip_tta", False)
     parts = list[tuple[Tensor, ...]]()
-    with evaluating(network), _early(network) as early:
+    with evaluating(network), _early_features(network) as early:
         for piece in pieces(images, 2**21):
             x = piece.to(device).float().div_(255)
-            asked = (x, x.flip(3)) if twice else (x,)
-            said = [(*network(view), *early[-1:]) for view in asked]
-            parts.append(tuple(sum(same) / len(same) for same in zip(*said, strict=True)))
+            views = (x, x.flip(3)) if flip_tta else (x,)
+            outputs = [(*network(view), *early[-1:]) for view in views]
+            parts.append(tuple(sum(same) / len(same) for same in zip(*outputs, strict=True)))
             early.clear()
     return Outputs(*(torch.cat(same).cpu() for same in zip(*parts, strict=True)))
 
 
 @contextmanager
-def _early(network: nn.Module) -> Iterator[list[Tensor]]:
-    """Within, what comes out of the stage before the last of a backbone of ours, pass by pass, pooled."""
+def _early_features(network: nn.Module) -> Iterator[list[Tensor]]:
+    """Records the pooled output of the second-to-last stage of a backbone of ours, pass by pass."""
     seen = list[Tensor]()
-    backbone = getattr(network, "backbone", None)
-    layers, last = getattr(backbone, "layers", None), getattr(backbone, "last", None)
-    if not isinstance(layers, nn.Sequential) or not isinstance(last, int):
+    stages = last_stage(getattr(network, "backbone", network))
+    if stages is None:
         yield seen
         return
 
-    def pooled(_: nn.Module, __: object, made: Tensor) -> None:
-        seen.append(made.float().mean(dim=(2, 3)))
+    def pool(_: nn.Module, __: object, output: Tensor) -> None:
+        seen.append(output.float().mean(dim=(2, 3)))
 
-    hook = layers[-last - 1].register_forward_hook(pooled)
+    hook = stages[0][-1].register_forward_hook(pool)
     try:
         yield seen
     finally:
@@ -175,7 +156,7 @@ def _early(network: nn.Module) -> Iterator[list[Tensor]]:
 
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
-    """Within, the network is in evaluation mode; afterwards each part of it is in the mode it was in."""
+    """Evaluation mode; afterwards each submodule is back in the mode it was in."""
     training = {m for m in network.modules() if m.training}
     network.eval()
     try:
@@ -186,12 +167,12 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def statistics_frozen(network: nn.Module) -> Iterator[None]:
-    """Within, BatchNorm in training mode uses batch statistics but leaves its running ones alone."""
-    norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
+def running_statistics_frozen(network: nn.Module) -> Iterator[None]:
+    """BatchNorm in training mode uses batch statistics but does not update its running ones."""
+    norms = [m for m in network.modules() if isinstance(m, BatchNorm)]
     tracking = [m.track_running_stats for m in norms]
     for m in norms:
-        m.track_running_stats = False
+        m.track_running_stats = False  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -200,17 +181,17 @@ def statistics_frozen(network: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def in_full(network: Classifier) -> Iterator[None]:
-    """Within, the network works in the precision of its weights."""
-    was, network.halved = network.halved, False
+def full_precision(network: Classifier) -> Iterator[None]:
+    """Mixed precision switched off."""
+    was, network.mixed_precision = network.mixed_precision, False
     try:
         yield
     finally:
-        network.halved = was
+        network.mixed_precision = was
 
 
-def width(backbone: nn.Module, channels: int, size: int) -> int:
-    """How many features a backbone gives, found by asking it."""
+def n_features(backbone: nn.Module, channels: int, size: int) -> int:
+    """The number of features of a backbone, found by running it."""
     device = next((p.device for p in backbone.parameters()), torch.device("cpu"))
     try:
         with torch.no_grad(), evaluating(backbone):

@@ -1,286 +1,82 @@
-"""One reader a file: each gives a Problem, or a benchmark that is split into one."""
+"""Named data sets: finding, downloading and reading them."""
 
-import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from openldn.data import archives
-from openldn.data.archives import Archive
-from openldn.data.problem import LabelledSet, Listing
-from openldn.data.sources import (
-    digits,
-    fgvc_aircraft,
-    herbarium19,
-    imagenet100,
-    oxford_pets,
-    stanford_cars,
-    svhn,
-    tiny_imagenet,
-)
-from openldn.data.sources.cifar import CIFAR10, CIFAR100
-from openldn.data.sources.mnist import FASHION_MNIST, MNIST
+from openldn.data import archives, cache
+from openldn.data.benchmark import Benchmark
+from openldn.data.console import say
+from openldn.data.sources.table import NAMED, NamedSet
 from openldn.errors import UserError
 
-
-class Reader(Protocol):
-    """What reads a set in its publisher's layout: a module, or an object where two sets share one."""
-
-    def missing(self, folder: Path) -> Path | None:
-        """What is needed but not in `folder`, if anything."""
-
-    def present(self, folder: Path) -> bool:
-        """Whether all that is needed is in `folder`, without opening it."""
-
-    def read(self, folder: Path) -> LabelledSet | Listing:
-        """All of it: arrays as images, image files as a list of them."""
-
-
-@dataclass(frozen=True)
-class NamedSet:
-    """A benchmark: what it is and where it comes from."""
-
-    reader: Reader
-    classes: int
-    images: int  # for training and test together
-    size: int  # pixels
-    licence: str
-    archives: tuple[Archive, ...]
-    how_to_get: str
-    also: tuple[str, ...] = ()  # other archives of the same, each of which is enough
-
-    @property
-    def offered(self) -> bool:
-        """Whether its publisher lets anybody download it."""
-        return bool(self.archives) and all(archive.url for archive in self.archives)
-
-
-def _archives(base: str | None, *files: tuple[str, str | None, int]) -> tuple[Archive, ...]:
-    """Files below one address, each with its MD5 sum and its bytes."""
-    return tuple(Archive(file, base and base + file, md5 and f"md5:{md5}", size) for file, md5, size in files)
-
-
-TORONTO = "https://www.cs.toronto.edu/~kriz/"
-OXFORD = "https://www.robots.ox.ac.uk/~vgg/data/"
-
-NAMED: dict[str, NamedSet] = {
-    "digits": NamedSet(digits, 10, 1_797, 8, "CC BY 4.0", (), "comes with scikit-learn"),
-    "cifar10": NamedSet(
-        CIFAR10,
-        10,
-        60_000,
-        32,
-        "none stated",
-        _archives(TORONTO, ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", 170_052_171)),
-        "put cifar-10-binary.tar.gz from www.cs.toronto.edu/~kriz/cifar.html",
-        also=("cifar-10-python.tar.gz",),
-    ),
-    "cifar100": NamedSet(
-        CIFAR100,
-        100,
-        60_000,
-        32,
-        "none stated",
-        _archives(TORONTO, ("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", 168_513_733)),
-        "put cifar-100-binary.tar.gz from www.cs.toronto.edu/~kriz/cifar.html",
-        also=("cifar-100-python.tar.gz",),
-    ),
-    "svhn": NamedSet(
-        svhn,
-        10,
-        99_289,
-        32,
-        "non-commercial use",
-        _archives(
-            "http://ufldl.stanford.edu/housenumbers/",
-            (svhn.TRAIN, "e26dedcc434d2e4c54c9b2d4a06d8373", 182_040_794),
-            (svhn.TEST, "eb5a983be6a315427106f1b164d9cef3", 64_275_384),
-        ),
-        "put train_32x32.mat and test_32x32.mat from ufldl.stanford.edu/housenumbers",
-    ),
-    "tiny-imagenet": NamedSet(
-        tiny_imagenet,
-        200,
-        110_000,
-        64,
-        "non-commercial research",
-        _archives(
-            "http://cs231n.stanford.edu/",
-            ("tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de", 248_100_043),
-        ),
-        "put tiny-imagenet-200.zip from cs231n.stanford.edu/tiny-imagenet-200.zip",
-    ),
-    "oxford-pets": NamedSet(
-        oxford_pets,
-        37,
-        7_349,
-        224,
-        "CC BY-SA 4.0",
-        _archives(
-            OXFORD + "pets/data/",
-            ("images.tar.gz", "5c4f3ee8e5d25df40f4fd59a7f44e54c", 791_918_971),
-            ("annotations.tar.gz", "95a8c909bbe2e81eed6a22bccdf3f68f", 19_173_078),
-        ),
-        "put images.tar.gz and annotations.tar.gz from www.robots.ox.ac.uk/~vgg/data/pets",
-    ),
-    "imagenet-100": NamedSet(
-        imagenet100,
-        100,
-        133_000,  # about: a class has up to 1,300 images for training, and 50 for test
-        224,
-        "non-commercial research",
-        (),
-        "put (a link to) ImageNet's train/<wnid> and val/<wnid> there, from image-net.org after a login, or "
-        "unpack Kaggle's imagenet-object-localization-challenge",
-    ),
-    "fgvc-aircraft": NamedSet(
-        fgvc_aircraft,
-        100,
-        10_000,
-        224,
-        "non-commercial research",
-        _archives(
-            OXFORD + "fgvc-aircraft/archives/",
-            ("fgvc-aircraft-2013b.tar.gz", "d4acdd33327262359767eeaa97a4f732", 2_753_340_328),
-        ),
-        "put fgvc-aircraft-2013b.tar.gz from www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft",
-    ),
-    "stanford-cars": NamedSet(
-        stanford_cars,
-        196,
-        16_185,
-        224,
-        "non-commercial research",
-        _archives(
-            None,  # the publisher's site is gone; sizes are about right
-            ("cars_train.tgz", "065e5b463ae28d29e77c1b4b166cfe61", 979_000_000),
-            ("cars_test.tgz", "4ce7ebf6a94d07f1952d94dd34c4d501", 977_000_000),
-            ("car_devkit.tgz", "c3b158d763b6e2245038c8ad08e45376", 330_000),
-            ("cars_test_annos_withlabels.mat", "b0a2b23655a3edd16d84508592a98d10", 186_000),
-        ),
-        "its site is gone: put cars_train.tgz, cars_test.tgz and car_devkit.tgz from a mirror, with "
-        "cars_test_annos_withlabels.mat, or an unpacked mirror,",
-    ),
-    "herbarium19": NamedSet(
-        herbarium19,
-        683,
-        36_904,
-        224,
-        "non-commercial research and education",
-        _archives(
-            "https://storage.googleapis.com/nybg/herbarium-2019-fgvc6/",
-            ("small-train.tar.gz", "8bf1985008dea8f79da1d9668b065543", 1_700_000_000),  # about
-            ("small-validation.tar.gz", "d7e8670238a54f13b8b729823a988004", 135_000_000),  # about
-        ),
-        "put small-train.tar.gz and small-validation.tar.gz from github.com/visipedia/herbarium_comp",
-    ),
-    "mnist": NamedSet(
-        MNIST,
-        10,
-        70_000,
-        28,
-        "CC BY-SA 3.0",
-        _archives(
-            "https://ossci-datasets.s3.amazonaws.com/mnist/",
-            ("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873", 9_912_422),
-            ("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432", 28_881),
-            ("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3", 1_648_877),
-            ("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c", 4_542),
-        ),
-        "put its four .gz files from ossci-datasets.s3.amazonaws.com/mnist",
-    ),
-    "fashion-mnist": NamedSet(
-        FASHION_MNIST,
-        10,
-        70_000,
-        28,
-        "MIT",
-        _archives(
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-            ("train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d", 26_421_880),
-            ("train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe", 29_515),
-            ("t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79", 4_422_102),
-            ("t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310", 5_148),
-        ),
-        "put its four .gz files from github.com/zalandoresearch/fashion-mnist",
-    ),
-}
+__all__ = ["NAMED", "NamedSet", "find", "get", "home", "read_named"]
 
 
 def home(data_dir: str | Path | None) -> Path:
-    """Where named sets are kept: as told, $OPENLDN_DATA, or a folder in the user's cache."""
-    if data_dir is not None:
-        return Path(data_dir)
-    if told := os.environ.get("OPENLDN_DATA"):
-        return Path(told)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openldn"
+    """The folder of all named sets: `data_dir`, $OPENLDN_DATA, or one in the user's cache."""
+    return cache.folder("OPENLDN_DATA") if data_dir is None else Path(data_dir)
 
 
 def find(name: str, data_dir: str | Path | None) -> Path | None:
-    """The folder that holds a set whole, if one does: as downloaded, under its name, or `home` itself."""
-    return next((at for at in _places(name, data_dir) if NAMED[name].reader.present(at)), None)
+    """The folder that holds all of a set, if any: as downloaded, under its name, or `home` itself."""
+    reader = NAMED[name].reader
+    return next((place for place in _places(name, data_dir) if reader.missing(place) is None), None)
 
 
-def read_named(name: str, data_dir: str | Path | None) -> LabelledSet | Listing:
-    """A benchmark by name."""
-    if name not in NAMED:
-        raise UserError(
-            f"there is no folder or data set {name!r}; give a folder of images or one of {', '.join(NAMED)}"
-        )
-    named, at = NAMED[name], find(name, data_dir) or _unpacked(name, data_dir)
+def read_named(name: str, data_dir: str | Path | None) -> Benchmark:
+    """A data set by name. If only its archives are there, they are unpacked first."""
+    named, at = _named(name), find(name, data_dir) or _unpacked(name, data_dir)
     if at is None:
         places = _places(name, data_dir)
-        lacking = _lacking(named, next((place for place in places if place.is_dir()), places[1]))
+        missing = named.reader.missing(next((place for place in places if place.is_dir()), places[1]))
         offer = f"get it with `openldn datasets --get {name}`, or " if named.offered else ""
         raise UserError(
-            f"{name} is not there, or not whole ({lacking}); {offer}{named.how_to_get} in "
+            f"{name} is not there, or not complete ({missing}); {offer}{named.how_to_get} in "
             f"{home(data_dir) / name}, or say where it is with --data-dir"
         )
     return named.reader.read(at)
 
 
 def get(name: str, data_dir: str | Path | None) -> Path:
-    """The folder that holds a set, downloaded and unpacked first if need be."""
-    if name not in NAMED:
-        raise UserError(f"there is no data set {name!r}; give one of {', '.join(NAMED)}")
+    """The folder that holds a set, downloaded and unpacked if necessary."""
+    named = _named(name)
     if (at := find(name, data_dir) or _unpacked(name, data_dir)) is not None:
-        archives.say(f"{name} is there already: {at}")
+        say(f"{name} is there already: {at}")
         return at
-    named = NAMED[name]
     if not named.offered:
         raise UserError(
-            f"{name} cannot be downloaded from here; {named.how_to_get} in {home(data_dir) / name}"
+            f"{name} cannot be downloaded automatically; {named.how_to_get} in {home(data_dir) / name}"
         )
-    from openldn.data import download  # what speaks HTTP is loaded by those who need it
+    from openldn.data import download  # imported late: HTTP libraries take long to load
 
     return download.get(name, named.archives, home(data_dir) / name)
 
 
+def _named(name: str) -> NamedSet:
+    if name not in NAMED:
+        raise UserError(f"there is no data set {name!r}; give one of {', '.join(NAMED)}")
+    return NAMED[name]
+
+
 def _unpacked(name: str, data_dir: str | Path | None) -> Path | None:
-    """The folder that a set has been unpacked to just now, if its archives lie where it belongs."""
+    """Unpacks the archives of a set, if they are where they belong; returns the folder that then holds it."""
     into, *places = _places(name, data_dir)
     named = NAMED[name]
     for files in ([a.file for a in named.archives], *([file] for file in named.also)):
+        if into.exists() or not any(map(archives.is_archive, files)):
+            continue
         for place in places:
-            others = named.reader.missing(place) is None  # all is there, and yet it is not this set
-            whole = files and all((place / file).is_file() for file in files)
-            if whole and not others and not into.exists():
+            if all((place / file).is_file() for file in files):
                 archives.unpack([place / file for file in files], into)
-                if named.reader.present(into):
+                missing = named.reader.missing(into)
+                if missing is None:
                     return into
-                lacking = _lacking(named, into)
                 shutil.rmtree(into)
                 raise UserError(
-                    f"{', '.join(files)} in {place} does not hold all of {name} ({lacking}); "
+                    f"{', '.join(files)} in {place} does not hold all of {name} ({missing}); "
                     f"{named.how_to_get} in {home(data_dir) / name}"
                 )
     return None
-
-
-def _lacking(named: NamedSet, place: Path) -> str:
-    missing = named.reader.missing(place)
-    return f"{missing} is missing" if missing else f"{place} holds another set"
 
 
 def _places(name: str, data_dir: str | Path | None) -> tuple[Path, Path, Path]:

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100, in their publisher's binary or Python version: 60,000 photographs of 32 pixels."""
+"""CIFAR-10 and CIFAR-100, in the binary or the Python version: 60,000 photographs of 32 x 32 pixels each."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openldn.data.problem import LabelledSet
-from openldn.data.sources import listed, pickled
+from openldn.data.benchmark import Benchmark
+from openldn.data.sources import file_lists, pickled
 from openldn.errors import UserError
 
 PIXELS = 3 * 32 * 32  # red, green and blue planes, row by row
@@ -20,12 +20,12 @@ Labels = NDArray[np.int64]  # (n,)
 
 @dataclass(frozen=True)
 class Layout:
-    """One version of a set: a folder, its training files, its test files."""
+    """The files of one version of a set."""
 
     folder: str
     train: tuple[str, ...]
     test: tuple[str, ...]
-    names: str | None  # the file with the class names; None where they are the ten above
+    names: str | None  # the file with the class names; None for the ten above
     archive: str
 
     @property
@@ -46,19 +46,15 @@ class Cifar:
     title: str
     binary: Layout
     python: Layout
-    label_bytes: int  # before each image in the binary version; the last of them is the class
-    label_key: str  # the class in the Python version
+    label_bytes: int  # before each image in the binary version; the last byte is the class
+    label_key: str  # of the classes in the Python version
 
-    def missing(self, folder: Path) -> Path | None:
-        """What is needed but not there, if anything."""
-        return listed.missing(folder, *self._layout(folder).needs)
+    def missing(self, folder: Path) -> str | None:
+        """What is missing, if anything."""
+        return file_lists.missing(folder, *self._layout(folder).needs)
 
-    def present(self, folder: Path) -> bool:
-        """Whether all of its files are there."""
-        return self.missing(folder) is None
-
-    def read(self, folder: Path) -> LabelledSet:
-        """The publisher's training and test part, from `folder`/cifar-10-batches-bin or the like."""
+    def read(self, folder: Path) -> Benchmark:
+        """The publisher's training and test images."""
         layout = self._layout(folder)
         at = folder / layout.folder
         classes = self._classes(at, layout)
@@ -68,10 +64,10 @@ class Cifar:
             read = [one(at / file, len(classes), layout.remedy) for file in files]
             rows, labels = (np.concatenate(both) for both in zip(*read, strict=True))
             parts.append((torch.from_numpy(rows.reshape(-1, 3, 32, 32)), labels))
-        return LabelledSet(self.name, *parts[0], *parts[1], classes)
+        return Benchmark.in_memory(self.name, parts[0], parts[1], classes)
 
     def _layout(self, folder: Path) -> Layout:
-        """The Python version only where the binary one is not there: reading pickles takes more care."""
+        """The binary version if it is there, else the Python version: pickles are harder to read safely."""
         python = (folder / self.python.folder).is_dir() and not (folder / self.binary.folder).is_dir()
         return self.python if python else self.binary
 
@@ -80,13 +76,13 @@ class Cifar:
             return NAMES_OF_10
         path = at / layout.names
         if layout is self.binary:
-            names = listed.lines(path, layout.remedy)
+            names = file_lists.lines(path, layout.remedy)
         else:
             found = pickled.read(path, layout.remedy).get("fine_label_names")
             found = found if isinstance(found, list) else []
             names = [name.decode("latin1") if isinstance(name, bytes) else str(name) for name in found]
         if len(set(names)) < max(2, len(names)):
-            raise UserError(f"{path} does not name the classes, each once; {layout.remedy}")
+            raise UserError(f"{path} does not name each class once; {layout.remedy}")
         return tuple(names)
 
     def _binary(self, path: Path, n_classes: int, remedy: str) -> tuple[Rows, Labels]:
@@ -105,10 +101,10 @@ class Cifar:
         found = pickled.read(path, remedy)
         rows, given = found.get("data"), found.get(self.label_key)
         if not isinstance(rows, np.ndarray) or rows.shape[1:] != (PIXELS,) or len(rows) == 0:
-            raise UserError(f"{path} holds no images of {PIXELS} bytes; {remedy}")
+            raise UserError(f"{path} does not hold images of {PIXELS} bytes; {remedy}")
         given = given if isinstance(given, list) and all(type(label) is int for label in given) else []
         if len(given) != len(rows):
-            raise UserError(f"{path} does not hold one label an image; {remedy}")
+            raise UserError(f"{path} does not hold one label per image; {remedy}")
         return rows, self._labels(path, given, n_classes, remedy)
 
     def _labels(self, path: Path, given: list[int], n_classes: int, remedy: str) -> Labels:

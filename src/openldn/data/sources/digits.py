@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from openldn.data.problem import LabelledSet
+from openldn.data.benchmark import Benchmark
 
 
-def read(folder: Path) -> LabelledSet:
-    """Every fifth image of each class is the test part. A mirrored digit is another thing: no flips."""
-    from sklearn.datasets import load_digits  # when needed: it takes as long to load as torch
+def read(folder: Path) -> Benchmark:
+    """Every fifth image of each class is a test image. No flips: a mirrored digit is not a digit."""
+    from sklearn.datasets import load_digits  # imported late: it takes as long as torch
 
     data = load_digits()
     images = torch.from_numpy(np.round(data.images * (255 / 16)).astype(np.uint8))[:, None]
@@ -18,22 +18,10 @@ def read(folder: Path) -> LabelledSet:
     test = np.zeros(len(labels), bool)
     for k in range(10):
         test[np.flatnonzero(labels == k)[::5]] = True
-    return LabelledSet(
-        name="digits",
-        images=images[~test],
-        labels=labels[~test],
-        test_images=images[test],
-        test_labels=labels[test],
-        classes=tuple(range(10)),
-        flip=False,
-    )
+    parts = [(images[rows], labels[rows]) for rows in (~test, test)]
+    return Benchmark.in_memory("digits", parts[0], parts[1], tuple(range(10)), flip=False)
 
 
-def missing(folder: Path) -> Path | None:
+def missing(folder: Path) -> str | None:
     """Nothing: it comes with scikit-learn."""
     return None
-
-
-def present(folder: Path) -> bool:
-    """Always: it comes with scikit-learn."""
-    return True

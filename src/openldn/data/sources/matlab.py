@@ -1,6 +1,6 @@
-"""MATLAB 5 files: numbers, words, cells and structures.
+"""Reads MATLAB 5 files: numbers, strings, cells and structures.
 
-scipy reads more of them, but some damaged files make it crash Python; here nothing is read past an end.
+Not with scipy, which some damaged files make read out of bounds and crash.
 """
 
 import math
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from openldn.errors import UserError
 
-MOST = 2**31  # bytes that a variable may unpack to: SVHN's largest takes 1.6 GB
+MOST = 2**31  # bytes of a decompressed variable: the largest of SVHN has 1.6 GB
 MATRIX, COMPRESSED = 14, 15
 STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 CELL, STRUCTURE, WORD = 1, 2, 4
@@ -23,13 +23,13 @@ NUMBERS = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13:
 
 
 def read(path: Path, *names: str, remedy: str) -> list[Any]:
-    """The variables of these names: arrays, words, cells as lists, structures as lists by field."""
+    """The variables of these names: arrays, strings, cells as lists, structures as dictionaries of lists."""
     try:
         found = _variables(memoryview(path.read_bytes()))
     except OSError as e:
         raise UserError(f"{path} cannot be read ({e.strerror}); {remedy}") from None
-    except Exception:  # whatever a damaged file leads to
-        raise UserError(f"{path} is damaged, cut off or no MATLAB 5 file; {remedy}") from None
+    except Exception:  # a damaged file can raise anything
+        raise UserError(f"{path} is damaged, cut off or not a MATLAB 5 file; {remedy}") from None
     lacking = [name for name in names if name not in found]
     if lacking:
         raise UserError(f"{path} has no variable {lacking[0]!r}; {remedy}")
@@ -37,21 +37,23 @@ def read(path: Path, *names: str, remedy: str) -> list[Any]:
 
 
 def fields(path: Path, structure: Any, *names: str, remedy: str) -> list[list[str | float]]:
-    """The values of these fields, each a list of words or numbers."""
+    """The values of these fields, each a list of strings or numbers."""
     columns = []
     for name in names:
         if not isinstance(structure, dict) or name not in structure:
-            raise UserError(f"{path} says nothing of {name!r}; {remedy}")
+            raise UserError(f"{path} has no field {name!r}; {remedy}")
         values = structure[name]
         values = [v.item() if isinstance(v, np.ndarray) and v.size == 1 else v for v in values]
         if not all(isinstance(value, str | int | float) for value in values):
-            raise UserError(f"{path} has a {name!r} that is neither a word nor a number; {remedy}")
+            raise UserError(f"{path} has a {name!r} that is neither a string nor a number; {remedy}")
         columns.append(values)
     return columns
 
 
 def _variables(data: memoryview) -> dict[str, Any]:
-    order = {b"IM": "<", b"MI": ">"}[bytes(data[126:128])]  # after 124 bytes of text, and the version
+    order = {b"IM": "<", b"MI": ">"}[
+        bytes(data[126:128])
+    ]  # byte order, after 124 bytes of text and the version
     if struct.unpack_from(order + "H", data, 124) != (0x0100,):
         raise ValueError("another version")
     found = {}
@@ -74,7 +76,7 @@ def _elements(data: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
     at = 0
     while at < len(data):
         kind, size = struct.unpack_from(order + "I", data, at)[0], 0
-        if kind >> 16:  # a small one: its size is in the same word, and its content in the next
+        if kind >> 16:  # a small element: its size is in the same word, its content in the next
             kind, size, start, end = kind & 0xFFFF, kind >> 16, at + 4, at + 8
         else:
             start, size = at + 8, struct.unpack_from(order + "I", data, at + 4)[0]
@@ -86,7 +88,7 @@ def _elements(data: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
 
 
 def _matrix(data: memoryview, order: str) -> tuple[str, Any]:
-    """A variable's name and value; what lies within cells and structures has no name."""
+    """The name and value of a variable; elements of cells and structures have no names."""
     if not data:
         return "", np.empty(0)
     parts = _elements(data, order)
@@ -107,7 +109,7 @@ def _matrix(data: memoryview, order: str) -> tuple[str, Any]:
         wide = f"utf-16-{'l' if order == '<' else 'b'}e"
         coding = {1: "latin1", 2: "latin1", 4: wide, 16: "utf-8", 17: wide}[stored]
         return name, bytes(content).decode(coding)
-    # Whole numbers are stored in as few bytes as they fit in, whatever their type.
+    # Integers are stored in as few bytes as possible, whatever their type.
     numbers = _numbers(stored, content, order).astype(NUMBERS[kind], copy=False)
     if min(shape) < 0:
         raise ValueError("no such shape")

@@ -2,19 +2,19 @@
 
 from pathlib import Path
 
-from openldn.data.problem import Listing
-from openldn.data.sources import listed
+from openldn.data.benchmark import Benchmark
+from openldn.data.sources import file_lists
+from openldn.data.sources.file_lists import FileList
 from openldn.errors import UserError
 
 TRAIN, TEST = "annotations/trainval.txt", "annotations/test.txt"
 REMEDY = "unpack images.tar.gz and annotations.tar.gz again"
 
 
-def read(folder: Path) -> Listing:
-    """The publisher's parts; classes in the order of the ids that its lists give, 1 to 37.
+def read(folder: Path) -> Benchmark:
+    """The publisher's training and test images; classes in the order of its ids, 1 to 37.
 
-    Cat breeds are spelt with a capital and dog breeds without, so sorting their names, as a reader of class
-    folders would, puts all cats first; the ids go through both kinds by letter.
+    Sorted by name, all cats would come first, as only their breeds are capitalised. The ids mix both.
     """
     train, test = _part(folder, TRAIN), _part(folder, TEST)
     breeds = {
@@ -25,19 +25,14 @@ def read(folder: Path) -> Listing:
     if set(breeds) != set(keys):
         raise UserError(f"the classes in {folder / TRAIN} are not numbered 1 to {len(breeds)}; {REMEDY}")
     classes = [breeds[key] for key in keys]
-    return listed.listing("oxford-pets", folder, train, test, classes, keys=keys, remedy=REMEDY)
+    return file_lists.benchmark("oxford-pets", folder, train, test, classes, keys=keys, remedy=REMEDY)
 
 
-def missing(folder: Path) -> Path | None:
-    """What is needed but not there, if anything; single images are not looked for."""
-    return listed.missing(folder, TRAIN, TEST, "images/")
+def missing(folder: Path) -> str | None:
+    """What is missing, if anything."""
+    return file_lists.missing(folder, TRAIN, TEST, "images/")
 
 
-def present(folder: Path) -> bool:
-    """Whether its lists and the folder of images are there."""
-    return missing(folder) is None
-
-
-def _part(folder: Path, file: str) -> listed.Part:
-    rows = listed.rows(folder / file, 4, REMEDY)  # image, class, species, breed within the species
-    return listed.Part(folder / file, [f"images/{row[0]}.jpg" for row in rows], [row[1] for row in rows])
+def _part(folder: Path, file: str) -> FileList:
+    rows = file_lists.rows(folder / file, 4, REMEDY)  # image, class, species, breed within the species
+    return FileList(folder / file, [f"images/{row[0]}.jpg" for row in rows], [row[1] for row in rows])

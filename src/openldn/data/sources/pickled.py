@@ -1,8 +1,8 @@
-"""Arrays of bytes out of pickles, without letting a pickle do anything.
+"""Reads arrays of bytes from pickles, safely.
 
-A pickle is a program. Here it finds nothing to call but the stand-ins below, which keep what they are
-told; numpy's own functions would take its word for types and sizes of memory. Python's own unpickler is
-used, not its twin in C, since that one lets a pickle reserve any amount of memory by a number alone.
+A pickle is a program. Here it can call nothing but the stand-ins below, which only keep their arguments;
+numpy's own functions would trust it with types and sizes. The unpickler written in Python is used, since
+the one in C lets a pickle allocate any amount of memory.
 """
 
 import io
@@ -18,7 +18,7 @@ from openldn.errors import UserError
 
 
 def read(path: Path, remedy: str) -> dict[str, Any]:
-    """A pickled dictionary of plain values and uint8 arrays, as Python 2 or 3 wrote it."""
+    """A pickled dictionary of plain values and uint8 arrays, written by Python 2 or 3."""
     try:
         data = path.read_bytes()
     except OSError as e:
@@ -43,7 +43,7 @@ class _Type:
         self.name = _text(name)
 
     def __setstate__(self, state: Any) -> None:
-        pass  # byte order and the like: single bytes have none
+        pass  # byte order and the like, which bytes do not have
 
 
 class _Array:
@@ -58,7 +58,7 @@ def _reconstruct(*_: Any) -> _Array:
 
 
 def _encode(text: str, coding: str) -> bytes:
-    """How Python 3 writes bytes for Python 2."""
+    """In place of codecs.encode, with which Python 3 pickles bytes for Python 2."""
     return text.encode(coding if coding == "latin1" else "ascii")
 
 

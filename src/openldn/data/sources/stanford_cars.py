@@ -1,15 +1,15 @@
 """Stanford Cars: 16,185 photographs of cars in 196 classes (make, model and year).
 
-The publisher's site is gone; copies come in four layouts, tried in this order:
+The publisher's site is gone. Copies come in four layouts, which are tried in this order:
 
-1.  devkit/{cars_train_annos,cars_meta}.mat, cars_test_annos_withlabels.mat (there or beside devkit),
-    cars_train/*.jpg, cars_test/*.jpg; or as mirrors nest them: car_devkit/devkit/, cars_train/cars_train/;
+1.  devkit/{cars_train_annos,cars_meta}.mat, cars_test_annos_withlabels.mat (in devkit or beside it),
+    cars_train/*.jpg, cars_test/*.jpg; or nested, as on mirrors: car_devkit/devkit/, cars_train/cars_train/;
 2.  the older cars_annos.mat and car_ims/*.jpg;
-3.  anno_train.csv, anno_test.csv (image, four numbers of a box, class number; no header), names.csv with a
-    class a line, and class folders in car_data/car_data/train, car_data/train or train, likewise test;
+3.  anno_train.csv, anno_test.csv (image, four numbers of a box, class number; no header), names.csv with
+    one class per line, and class folders in car_data/car_data/train, car_data/train or train, likewise test;
 4.  train.csv and test.csv, with a column `image`, `filename`, `fname` or `relative_im_path` and a column
-    `class` or `label` that holds a number or a name. Images are sought by that path, then by that name in
-    cars_train/ and cars_test/, then in train/ and test/. Classes are in the order of numbers, or of names.
+    `class` or `label` with a number or a name. Images are at that path, or in cars_train/ and cars_test/,
+    or in train/ and test/. Classes are in numerical or alphabetical order.
 """
 
 import csv
@@ -17,8 +17,10 @@ import io
 from pathlib import Path
 from typing import Any
 
-from openldn.data.problem import Listing
-from openldn.data.sources import listed, matlab
+from openldn.data.benchmark import Benchmark
+from openldn.data.sources import file_lists, matlab
+from openldn.data.sources.file_lists import FileList
+from openldn.data.text_files import read_text
 from openldn.errors import UserError
 
 DEVKITS, TEST = ("devkit", "car_devkit/devkit"), "cars_test_annos_withlabels.mat"
@@ -29,28 +31,23 @@ IMAGE_COLUMNS, CLASS_COLUMNS = ("image", "filename", "fname", "relative_im_path"
 REMEDY = "fetch a whole copy of Stanford Cars"
 
 
-def read(folder: Path) -> Listing:
-    """The publisher's training and test part, classes in the publisher's order."""
-    if listed.missing(folder, *_devkit(folder)) is None:
+def read(folder: Path) -> Benchmark:
+    """The publisher's training and test images; classes in the publisher's order."""
+    if file_lists.missing(folder, *_devkit(folder)) is None:
         return _read_devkit(folder)
-    if listed.missing(folder, *OLDER) is None:
+    if file_lists.missing(folder, *OLDER) is None:
         return _read_older(folder)
-    return _read_anno(folder) if listed.missing(folder, *ANNO) is None else _read_csv(folder)
+    return _read_anno(folder) if file_lists.missing(folder, *ANNO) is None else _read_csv(folder)
 
 
-def missing(folder: Path) -> Path | None:
-    """What is needed but not there, if anything; single images are not looked for."""
-    others = (listed.missing(folder, *layout) for layout in (OLDER, ANNO, CSV))
-    return None if None in others else listed.missing(folder, *_devkit(folder))
-
-
-def present(folder: Path) -> bool:
-    """Whether one of the layouts is there."""
-    return missing(folder) is None
+def missing(folder: Path) -> str | None:
+    """What is missing, if anything."""
+    others = (file_lists.missing(folder, *layout) for layout in (OLDER, ANNO, CSV))
+    return None if None in others else file_lists.missing(folder, *_devkit(folder))
 
 
 def _devkit(folder: Path) -> tuple[str, ...]:
-    """Lists of the training and the test part, the classes, and the parts' images."""
+    """The training list, the test list, the classes, the training images and the test images."""
     kit = next((kit for kit in DEVKITS if (folder / kit).is_dir()), DEVKITS[0])
     test = next((file for file in (f"{kit}/{TEST}", TEST) if (folder / file).is_file()), f"{kit}/{TEST}")
     images = [f"cars_{part}/" for part in ("train", "test")]
@@ -58,26 +55,26 @@ def _devkit(folder: Path) -> tuple[str, ...]:
     return f"{kit}/cars_train_annos.mat", test, f"{kit}/cars_meta.mat", *nested
 
 
-def _read_devkit(folder: Path) -> Listing:
+def _read_devkit(folder: Path) -> Benchmark:
     train_file, test_file, meta, *images = _devkit(folder)
     (names,) = matlab.read(folder / meta, "class_names", remedy=REMEDY)
     train, test = _annotated(folder, train_file, images[0]), _annotated(folder, test_file, images[1])
     return _listing(folder, train, test, names)
 
 
-def _annotated(folder: Path, file: str, below: str) -> listed.Part:
+def _annotated(folder: Path, file: str, below: str) -> FileList:
     (records,) = matlab.read(folder / file, "annotations", remedy=REMEDY)
     images, labels = matlab.fields(folder / file, records, "fname", "class", remedy=REMEDY)
-    return listed.Part(folder / file, [f"{below}{image}" for image in images], labels)
+    return FileList(folder / file, [f"{below}{image}" for image in images], labels)
 
 
-def _read_older(folder: Path) -> Listing:
+def _read_older(folder: Path) -> Benchmark:
     path = folder / OLDER[0]
     records, names = matlab.read(path, "annotations", "class_names", remedy=REMEDY)
     columns = matlab.fields(path, records, "relative_im_path", "class", "test", remedy=REMEDY)
     rows = list(zip(*columns, strict=True))
     train, test = (
-        listed.Part(
+        FileList(
             path, [str(image) for image, _, t in rows if t == test], [k for _, k, t in rows if t == test]
         )
         for test in (0, 1)
@@ -85,22 +82,22 @@ def _read_older(folder: Path) -> Listing:
     return _listing(folder, train, test, names)
 
 
-def _listing(folder: Path, train: listed.Part, test: listed.Part, names: Any) -> Listing:
-    """Classes are numbered from 1, in the order of their names' list."""
+def _listing(folder: Path, train: FileList, test: FileList, names: Any) -> Benchmark:
+    """Classes are numbered from 1, in the order of their names."""
     classes = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     keys = range(1, len(classes) + 1)
-    return listed.listing("stanford-cars", folder, train, test, classes, keys=keys, remedy=REMEDY)
+    return file_lists.benchmark("stanford-cars", folder, train, test, classes, keys=keys, remedy=REMEDY)
 
 
-def _read_anno(folder: Path) -> Listing:
-    names = listed.lines(folder / ANNO[2], REMEDY)
+def _read_anno(folder: Path) -> Benchmark:
+    names = file_lists.lines(folder / ANNO[2], REMEDY)
     train, test = (_from_anno(folder, part, names) for part in ("train", "test"))
     return _listing(folder, train, test, names)
 
 
-def _from_anno(folder: Path, part: str, classes: list[str]) -> listed.Part:
+def _from_anno(folder: Path, part: str, classes: list[str]) -> FileList:
     path = folder / f"anno_{part}.csv"
-    rows = [line.split(",") for line in listed.lines(path, REMEDY)]
+    rows = [line.split(",") for line in file_lists.lines(path, REMEDY)]
     fine = (len(row) == 6 and row[5].strip().isdecimal() and len(row[5]) < 10 for row in rows)
     wrong = next((i for i, good in enumerate(fine, 1) if not good), None)
     if wrong is not None:
@@ -110,26 +107,26 @@ def _from_anno(folder: Path, part: str, classes: list[str]) -> listed.Part:
     folder_of = {k: name.replace("/", "-") for k, name in enumerate(classes, 1)}
     labels = [int(row[5]) for row in rows]
     names = [f"{at}/{folder_of.get(k, k)}/{row[0]}" for k, row in zip(labels, rows, strict=True)]
-    return listed.Part(path, names, labels)
+    return FileList(path, names, labels)
 
 
-def _read_csv(folder: Path) -> Listing:
+def _read_csv(folder: Path) -> Benchmark:
     train, test = (_from_csv(folder, file, file.removesuffix(".csv")) for file in CSV)
     keys = sorted({str(label) for label in train.labels})
     classes: list[str | int] = [*keys]
     if all(key.isdecimal() and len(key) < 10 for key in keys):
         keys.sort(key=int)
         classes = [int(key) for key in keys]
-    return listed.listing("stanford-cars", folder, train, test, classes, keys=keys, remedy=REMEDY)
+    return file_lists.benchmark("stanford-cars", folder, train, test, classes, keys=keys, remedy=REMEDY)
 
 
-def _from_csv(folder: Path, file: str, part: str) -> listed.Part:
+def _from_csv(folder: Path, file: str, part: str) -> FileList:
     path = folder / file
-    reader = csv.DictReader(io.StringIO(listed.read_text(path, REMEDY)))
+    reader = csv.DictReader(io.StringIO(read_text(path, REMEDY)))
     try:
         rows = list(reader)
     except csv.Error:
-        raise UserError(f"{path} is no CSV file; {REMEDY}") from None
+        raise UserError(f"{path} is not a CSV file; {REMEDY}") from None
     columns = reader.fieldnames or ()
     image, label = (
         next((column for column in wanted if column in columns), None)
@@ -141,9 +138,7 @@ def _from_csv(folder: Path, file: str, part: str) -> listed.Part:
             "name its columns in the first line"
         )
     names = [(row[image] or "").strip() for row in rows]
-    first = names[0] if names and listed.is_inside(names[0]) else ""
+    first = names[0] if names and file_lists.is_inside(names[0]) else ""
     places = (".", f"cars_{part}", part)
     below = next((place for place in places if (folder / place / first).is_file()), places[1])
-    return listed.Part(
-        path, [f"{below}/{name}" for name in names], [(row[label] or "").strip() for row in rows]
-    )
+    return FileList(path, [f"{below}/{name}" for name in names], [(row[label] or "").strip() for row in rows])

@@ -7,43 +7,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openldn.data.problem import LabelledSet
-from openldn.data.sources import listed, matlab
+from openldn.data.benchmark import Benchmark
+from openldn.data.sources import file_lists, matlab
 from openldn.errors import UserError
 
-TRAIN, TEST, EXTRA = "train_32x32.mat", "test_32x32.mat", "extra_32x32.mat"
+TRAIN, TEST = "train_32x32.mat", "test_32x32.mat"
 
 
-def read(folder: Path, *, extra: bool = False) -> LabelledSet:
-    """The publisher's training and test part; `extra` adds the 531,131 easier images, as papers rarely do.
-
-    A mirrored digit is another thing: no flips.
-    """
-    parts = [_part(folder / file) for file in ((TRAIN, EXTRA) if extra else (TRAIN,))]
-    test_images, test_labels = _part(folder / TEST)
-    return LabelledSet(
-        name="svhn",
-        images=torch.cat([images for images, _ in parts]),
-        labels=np.concatenate([labels for _, labels in parts]),
-        test_images=test_images,
-        test_labels=test_labels,
-        classes=tuple(range(10)),
-        flip=False,
-    )
+def read(folder: Path) -> Benchmark:
+    """The publisher's training and test images. No flips: a mirrored digit is not a digit."""
+    train, test = _part(folder / TRAIN), _part(folder / TEST)
+    return Benchmark.in_memory("svhn", train, test, tuple(range(10)), flip=False)
 
 
-def missing(folder: Path) -> Path | None:
-    """What is needed but not there, if anything."""
-    return listed.missing(folder, TRAIN, TEST)
-
-
-def present(folder: Path) -> bool:
-    """Whether both files are there."""
-    return missing(folder) is None
+def missing(folder: Path) -> str | None:
+    """What is missing, if anything."""
+    return file_lists.missing(folder, TRAIN, TEST)
 
 
 def _part(path: Path) -> tuple[Tensor, NDArray[np.int64]]:
-    remedy = f"fetch {path.name} again"
+    remedy = f"download {path.name} again"
     pixels, given = matlab.read(path, "X", "y", remedy=remedy)
     pixels, labels = np.asarray(pixels), np.asarray(given).reshape(-1)
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[:3] != (32, 32, 3):
@@ -54,4 +37,4 @@ def _part(path: Path) -> tuple[Tensor, NDArray[np.int64]]:
     if len(outside):
         raise UserError(f"{path} holds the label {outside[0]}, but SVHN's are 1 to 10; {remedy}")
     images = np.array(pixels.transpose(3, 2, 0, 1), order="C")
-    return torch.from_numpy(images), labels.astype(np.int64) % 10  # the publisher calls the digit 0 ten
+    return torch.from_numpy(images), labels.astype(np.int64) % 10  # the digit 0 has the label 10

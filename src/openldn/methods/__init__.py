@@ -1,0 +1,1 @@
+"""One system a file: hyperparameters, losses, head, predictor, stages."""

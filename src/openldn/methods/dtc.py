@@ -1,0 +1,146 @@
+"""DTC (Han, Vedaldi and Zisserman, ICCV 2019): deep transfer clustering.
+
+After supervised training. Features of unlabelled images are reduced by PCA to as many dimensions as there are
+classes and clustered by k-means; both become the head. From then on
+
+    q_ik ∝ 1 / (1 + ‖e_i − μ_k‖²),   t_ik ∝ q_ik² / Σ_i q_ik,   L = KL(t ‖ q) + w(t) ‖q − q'‖²
+
+where q and q' are of two weak views. In the warm-up targets t stay those of k-means; then they are renewed.
+Labels are not used any more, and clusters come in no order.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from openldn.data.batches import Batch
+from openldn.data.pixels import Part
+from openldn.data.problem import Problem
+from openldn.maths.k_means import k_means
+from openldn.methods import supervised
+from openldn.nets.classifier import Classifier, infer
+from openldn.nets.heads import Head
+from openldn.nets.predictors import Aligned
+from openldn.training import settings
+from openldn.training.schedules import sigmoid_ramp
+from openldn.training.stage import Objective, Stage, System
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(settings.Settings):
+    """Of DTC."""
+
+    warm_up: float = 0.1
+    """Share of the stage during which targets stay as k-means made them."""
+    consistency: float = 10.0
+    """Weight of the consistency of two views at the end, the authors' choice for CIFAR-10."""
+    ramp_length: float = 0.05
+    """Share of the stage over which that weight grows, after the warm-up."""
+    refreshes: int = 20
+    """How often targets are renewed, evenly over the stage."""
+
+
+class StudentClusters(Head):
+    """Student's t around centres in a space of as many dimensions; its softmax is ∝ 1 / (1 + ‖e − μ‖²)."""
+
+    def __init__(self, d: int, n_outputs: int, n_known: int = 0):
+        super().__init__(d, n_outputs)
+        self.embed = nn.Linear(d, n_outputs)
+        self.centres = nn.Parameter(torch.randn(n_outputs, n_outputs))
+
+    def forward(self, z: Tensor) -> Tensor:
+        squared = (self.embed(z)[:, None] - self.centres).square().sum(dim=2)
+        return -torch.log1p(squared)
+
+
+class DTC(Objective):
+    """With consistency of two views."""
+
+    labelled_views = ()
+    unlabelled_views = ("weak", "weak")
+    refresh_at_start = True
+    settings: Settings
+    targets: Tensor
+
+    def __init__(self, problem: Problem, network: Classifier, settings: Settings):
+        super().__init__(problem, network, settings)
+        # t of every image; those of labelled ones are not used.
+        self.register_buffer("targets", torch.zeros(len(problem.images), network.head.out_features))
+
+    def refresh(self, average: Classifier, progress: float) -> None:
+        """Clusters at the start, new targets after the warm-up."""
+        head, rows = average.head, self.problem.unlabelled
+        assert isinstance(head, StudentClusters)
+        images = Part(self.problem.images, rows)
+        if progress == 0:
+            z = infer(average, images).z
+            start(head, z)
+            with torch.no_grad():
+                logits = head(z.to(self.targets))
+        elif progress >= self.settings.warm_up:
+            logits = infer(average, images).logits
+        else:
+            return
+        self.targets[rows] = sharper(logits.softmax(dim=1)).to(self.targets)
+
+    def losses(
+        self, network: Classifier, average: Classifier, batch: Batch, progress: float
+    ) -> Mapping[str, Tensor]:
+        log_q, log_other = network(torch.cat(batch.u)).logits.log_softmax(dim=1).chunk(2)
+        t = self.targets[batch.rows.to(self.targets.device)]
+        # Consistency starts after the warm-up.
+        warm, ramp = self.settings.warm_up, self.settings.ramp_length
+        weight = self.settings.consistency * sigmoid_ramp(progress - warm, ramp) if progress >= warm else 0.0
+        return {
+            # The mean is over images and classes, as the authors' is.
+            "unlabelled": F.kl_div(log_q, t, reduction="sum") / t.numel(),
+            "consistency": weight * F.mse_loss(log_q.exp(), log_other.exp()),
+        }
+
+
+def start(head: StudentClusters, z: Tensor, starts: int = 20) -> None:
+    """Makes PCA and k-means of features z (n, d) the head."""
+    k = head.out_features
+    mean = z.mean(dim=0)
+    _, _, directions = torch.linalg.svd((z - mean).double(), full_matrices=False)
+    directions = directions[:k].float()  # (up to k, d)
+    e = (z - mean) @ directions.T
+    # Student's t is flat where clusters are wide: distances are scaled by the clusters' spread.
+    seed = int(torch.randint(2**31, ()))
+    centres, clusters = k_means(e, min(k, len(e)), seed, starts)
+    scale = max(float((e - centres[clusters]).square().mean().sqrt()), 1e-6)
+    with torch.no_grad():
+        for p in head.parameters():
+            p.zero_()
+        head.embed.weight[: len(directions)] = directions / scale
+        head.embed.bias.copy_(-head.embed.weight @ mean.to(head.embed.weight))
+        head.centres[: len(centres), : len(directions)] = centres.to(head.centres) / scale
+
+
+def sharper(q: Tensor) -> Tensor:
+    """t: sharper than q, and less of it for large clusters.  (n, K) -> (n, K)"""
+    t = q.square() / q.sum(dim=0).clamp_min(1e-8)
+    return t / t.sum(dim=1, keepdim=True)
+
+
+SYSTEM = System(
+    name="dtc",
+    about="supervised training, then DTC",
+    paper="Han, Vedaldi and Zisserman, Learning to Discover Novel Visual Categories via DTC, ICCV 2019",
+    stages=(
+        supervised.PRETRAINING,
+        Stage(
+            name="dtc",
+            objective=DTC,
+            settings=Settings,
+            share=0.7,
+            head=StudentClusters,
+            predictor=Aligned,
+            continues=True,
+            evaluations=1,
+        ),
+    ),
+)

@@ -1,0 +1,69 @@
+"""Mean Teacher (Tarvainen and Valpola, NeurIPS 2017)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from openldn.data.batches import Batch
+from openldn.methods import closed_world
+from openldn.nets.classifier import Classifier
+from openldn.training.schedules import Composition, full_of_each, linear_ramp
+from openldn.training.settings import RejectingSettings
+from openldn.training.stage import Objective
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(closed_world.Settings):
+    """Of Mean Teacher."""
+
+    consistency: float = 50.0
+    """Weight of the consistency with the teacher at the end."""
+    ramp_until: float = 0.4
+    """Share of the stage over which that weight grows linearly."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AloneSettings(Settings, RejectingSettings):
+    """As a system."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecondStageSettings(Settings, closed_world.PseudoLabelSettings):
+    """As a second stage."""
+
+
+class MeanTeacher(Objective):
+    """The network agrees with its own moving average on another view of the image."""
+
+    averaged = True
+    unlabelled_views = ("weak", "weak")
+    settings: Settings
+
+    def composition(self) -> Composition:
+        return full_of_each(self.problem, self.settings.batch)
+
+    def losses(
+        self, network: Classifier, average: Classifier, batch: Batch, progress: float
+    ) -> Mapping[str, Tensor]:
+        """Cross-entropy of labelled images, squared distance of student and teacher on all others."""
+        (x,), (u1, u2) = batch.x, batch.u
+        logits = network(torch.cat([x, u1])).logits
+        labelled, student = logits.split([len(x), len(u1)])
+        with torch.no_grad():
+            teacher = average(u2).logits.softmax(dim=1)
+        distance = (student.softmax(dim=1) - teacher).square().mean()
+        weight = self.settings.consistency * linear_ramp(progress, self.settings.ramp_until)
+        return {"labelled": F.cross_entropy(labelled, batch.y), "unlabelled": weight * distance}
+
+
+SYSTEM = closed_world.alone(
+    "mean-teacher",
+    "Mean Teacher",
+    "Tarvainen and Valpola, Mean Teachers Are Better Role Models, NeurIPS 2017",
+    MeanTeacher,
+    AloneSettings,
+)
+SECOND_STAGE = closed_world.second_stage("mean-teacher", MeanTeacher, SecondStageSettings)

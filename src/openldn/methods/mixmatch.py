@@ -1,0 +1,77 @@
+"""MixMatch (Berthelot et al., NeurIPS 2019)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from openldn.data.batches import Batch
+from openldn.maths.losses import mixup, sharpen
+from openldn.methods import closed_world
+from openldn.nets.classifier import Classifier
+from openldn.training.schedules import Composition, full_of_each
+from openldn.training.settings import RejectingSettings
+from openldn.training.stage import Objective
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(closed_world.Settings):
+    """Of MixMatch."""
+
+    paper: ClassVar[Mapping[str, Any]] = {"unlabelled_weight": 75.0}
+
+    unlabelled_weight: float = 10.0
+    """Weight of the unlabelled images' loss at the end; it grows linearly. 75 suits a million steps."""
+    temperature: float = 0.5
+    """Sharpening temperature of guessed labels."""
+    mixup: float = 0.75
+    """Beta parameter of mixup."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AloneSettings(Settings, RejectingSettings):
+    """As a system."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecondStageSettings(Settings, closed_world.PseudoLabelSettings):
+    """As a second stage."""
+
+
+class MixMatch(Objective):
+    """Guesses labels from two views, sharpens them, and mixes everything with everything."""
+
+    averaged = True
+    unlabelled_views = ("weak", "weak")
+    settings: Settings
+
+    def composition(self) -> Composition:
+        return full_of_each(self.problem, self.settings.batch)
+
+    def losses(
+        self, network: Classifier, average: Classifier, batch: Batch, progress: float
+    ) -> Mapping[str, Tensor]:
+        """Cross-entropy of mixed labelled rows, squared error of mixed unlabelled ones."""
+        (x,), (u1, u2), l = batch.x, batch.u, len(batch.y)  # noqa: E741
+        with torch.no_grad():
+            guess = torch.stack([network(u).logits.softmax(dim=1) for u in (u1, u2)]).mean(dim=0)
+            q = sharpen(guess, self.settings.temperature)  # (u, C)
+            y = F.one_hot(batch.y, q.shape[1]).to(q.dtype)
+        # One forward pass for all rows: BatchNorm sees labelled and unlabelled ones together.
+        mixed, targets = mixup(self.settings.mixup, torch.cat([x, u1, u2]), torch.cat([y, q, q]))
+        logits = network(mixed).logits
+        # The mean is over rows and classes. The weight grows over the whole stage, as in the reference.
+        error = (logits[l:].softmax(dim=1) - targets[l:]).square().mean()
+        return {
+            "labelled": F.cross_entropy(logits[:l], targets[:l]),
+            "unlabelled": self.settings.unlabelled_weight * progress * error,
+        }
+
+
+SYSTEM = closed_world.alone(
+    "mixmatch", "MixMatch", "Berthelot et al., MixMatch, NeurIPS 2019", MixMatch, AloneSettings
+)
+SECOND_STAGE = closed_world.second_stage("mixmatch", MixMatch, SecondStageSettings)

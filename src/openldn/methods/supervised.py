@@ -1,0 +1,65 @@
+"""Plain supervised training on the labelled images: the simplest baseline."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from openldn.data.batches import Batch
+from openldn.data.problem import Problem
+from openldn.nets.classifier import Classifier
+from openldn.nets.predictors import RejectAndCluster
+from openldn.training.schedules import Composition, labelled_alone
+from openldn.training.settings import RejectingSettings
+from openldn.training.settings import Settings as PretrainingSettings
+from openldn.training.stage import Objective, Stage, System
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(RejectingSettings):
+    """Of supervised training as a system."""
+
+
+class Supervised(Objective):
+    """Cross-entropy on labelled images; also how DTC, RankStats and UNO start."""
+
+    def composition(self) -> Composition:
+        return labelled_alone(self.problem, self.settings.batch)
+
+    def losses(
+        self, network: Classifier, average: Classifier, batch: Batch, progress: float
+    ) -> Mapping[str, Tensor]:
+        return {"ce": F.cross_entropy(network(batch.x[0]).logits, batch.y)}
+
+
+def last_stage_alone(problem: Problem, network: Classifier, settings: Any) -> Supervised:
+    """Supervised training of the last stage alone: what SimCLR has learned before it stays."""
+    network.freeze_early(*problem.images.shape[1:3])
+    return Supervised(problem, network, settings)
+
+
+PRETRAINING = Stage(
+    name="supervised",
+    objective=Supervised,
+    settings=PretrainingSettings,
+    share=0.3,
+    outputs="known",
+    evaluations=0,
+    pretraining=True,
+)
+SYSTEM = System(
+    name="supervised",
+    about="known classes alone, k-means on the images it is unsure of",
+    stages=(
+        Stage(
+            name="supervised",
+            objective=Supervised,
+            settings=Settings,
+            outputs="known",
+            predictor=RejectAndCluster,
+            evaluations=1,
+        ),
+    ),
+)

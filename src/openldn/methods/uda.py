@@ -1,0 +1,84 @@
+"""UDA (Xie et al., NeurIPS 2020), and OpenLDN's version of it as a second stage.
+
+OpenLDN's authors mix up labelled images, and compare the threshold with the sharpened prediction.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from openldn.data.batches import Batch
+from openldn.maths.losses import mixup
+from openldn.methods import closed_world
+from openldn.nets.classifier import Classifier
+from openldn.training.schedules import Composition, full_of_each
+from openldn.training.settings import RejectingSettings
+from openldn.training.stage import Objective
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(closed_world.Settings):
+    """Of UDA."""
+
+    temperature: float = 0.4
+    """Sharpening temperature of the weak view's prediction."""
+    threshold: float = 0.8
+    """Confidence above which the weak view's prediction is a target."""
+    threshold_on: Literal["prediction", "sharpened"] = "prediction"
+    """Which confidence is compared with the threshold."""
+    mixup: float = 0.0
+    """Beta parameter of mixup among labelled images; 0 is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AloneSettings(Settings, RejectingSettings):
+    """As a system."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecondStageSettings(Settings, closed_world.PseudoLabelSettings):
+    """As a second stage."""
+
+    threshold_on: Literal["prediction", "sharpened"] = "sharpened"
+    mixup: float = 0.75
+
+
+class UDA(Objective):
+    """The strong view learns the weak view's sharpened prediction, where that is confident."""
+
+    averaged = True
+    unlabelled_views = ("weak", "strong")
+    settings: Settings
+
+    def composition(self) -> Composition:
+        return full_of_each(self.problem, self.settings.batch)
+
+    def losses(
+        self, network: Classifier, average: Classifier, batch: Batch, progress: float
+    ) -> Mapping[str, Tensor]:
+        """Cross-entropy of labelled images, and of strong views against weak ones."""
+        (x,), (weak, strong), l = batch.x, batch.u, len(batch.y)  # noqa: E741
+        y = F.one_hot(batch.y, network.head.out_features).to(x.dtype)
+        if self.settings.mixup:
+            x, y = mixup(self.settings.mixup, x, y)
+        logits = network(torch.cat([x, weak, strong])).logits
+        labelled, weak, strong = logits.split([l, len(weak), len(strong)])
+        q = (weak.detach() / self.settings.temperature).softmax(dim=1)
+        p = q if self.settings.threshold_on == "sharpened" else weak.detach().softmax(dim=1)
+        confident = (p.amax(dim=1) >= self.settings.threshold).to(q.dtype)
+        consistency = F.cross_entropy(strong, q, reduction="none") * confident
+        return {"labelled": F.cross_entropy(labelled, y), "unlabelled": consistency.mean()}
+
+
+SYSTEM = closed_world.alone(
+    "uda",
+    "UDA",
+    "Xie et al., Unsupervised Data Augmentation for Consistency Training, NeurIPS 2020",
+    UDA,
+    AloneSettings,
+)
+SECOND_STAGE = closed_world.second_stage("uda", UDA, SecondStageSettings)

@@ -1,1 +1,0 @@
-"""One method, one file. What a phase is, `openldn.loop.Phase` says."""

@@ -1,0 +1,103 @@
+"""The systems by name. Other packages can add theirs.
+
+A package outside adds its systems by calling `register`, or by an entry point in the group
+`openldn.systems` that names a `System`.
+"""
+
+import difflib
+import warnings
+from importlib.metadata import entry_points
+
+from openldn.errors import OpenLDNWarning, UserError
+from openldn.methods import (
+    cgdl,
+    ds3l,
+    dtc,
+    fixmatch,
+    gcd,
+    k_means,
+    mean_teacher,
+    mixmatch,
+    openldn,
+    orca,
+    pu_clustering,
+    rankstats,
+    self_training,
+    simclr,
+    simgcd,
+    supervised,
+    trssl,
+    uda,
+    uno,
+)
+from openldn.methods.closed_world import followed_by
+from openldn.training.stage import Stage, System
+
+CLOSED_WORLD: dict[str, Stage] = {
+    stage.name: stage
+    for stage in (uda.SECOND_STAGE, mixmatch.SECOND_STAGE, fixmatch.SECOND_STAGE, mean_teacher.SECOND_STAGE)
+}
+"""What may follow any system: orca+uda."""
+
+SYSTEMS: dict[str, System] = {
+    system.name: system
+    for system in (
+        *openldn.SYSTEMS,
+        self_training.SYSTEM,
+        pu_clustering.SYSTEM,
+        fixmatch.SYSTEM,
+        ds3l.SYSTEM,
+        cgdl.SYSTEM,
+        dtc.SYSTEM,
+        rankstats.SYSTEM,
+        uno.SYSTEM,
+        orca.SYSTEM,
+        mixmatch.SYSTEM,
+        uda.SYSTEM,
+        mean_teacher.SYSTEM,
+        supervised.SYSTEM,
+        gcd.SYSTEM,
+        simgcd.SYSTEM,
+        trssl.SYSTEM,
+        k_means.SYSTEM,
+        simclr.SYSTEM,
+    )
+}
+FORMER_NAMES = {"rest-refine": "pu-self-training", "rest": "pu-clustering"}
+
+
+def register(system: System) -> System:
+    """Adds a system, under a name that no other has."""
+    if "+" in system.name or SYSTEMS.setdefault(system.name, system) != system:
+        raise UserError(f"a system cannot be called {system.name!r}: the name is taken or has a +")
+    return system
+
+
+def load_plugins() -> None:
+    """Registers the systems of installed packages."""
+    for entry in entry_points(group="openldn.systems"):
+        register(entry.load())
+
+
+def find(name: str) -> System:
+    """A system by name; NAME+METHOD adds closed-world training on its pseudo-labels."""
+    first, plus, then = name.partition("+")
+    if first in FORMER_NAMES:
+        now = FORMER_NAMES[first] + plus + then
+        warnings.warn(f"{name} is now called {now}", OpenLDNWarning, stacklevel=2)
+        return find(now)
+    if first not in SYSTEMS:
+        load_plugins()
+    if first not in SYSTEMS or (plus and then not in CLOSED_WORLD):
+        close = difflib.get_close_matches(name, SYSTEMS, n=1)
+        hint = f"perhaps you meant {close[0]}: " if close else ""
+        raise UserError(
+            f"there is no system {name!r}; {hint}choose one of {', '.join(SYSTEMS)}, or one of them followed "
+            f"by +{' or +'.join(CLOSED_WORLD)}"
+        )
+    system = SYSTEMS[first]
+    if not plus:
+        return system
+    if system.stages[-1].name in CLOSED_WORLD and len(system.stages) > 1:
+        raise UserError(f"{first} ends with closed-world training already; leave out +{then}")
+    return followed_by(system, CLOSED_WORLD[then])

@@ -1,0 +1,1 @@
+"""The one training frame that serves every system and knows none."""

@@ -1,0 +1,122 @@
+"""Optimisers.
+
+By hand for two reasons. Importing `torch.optim` loads the compiler, over a second at each start. And
+`torch.optim.Muon` takes two-dimensional weights only; a bank of filters has four dimensions.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from openldn.maths import torch_private as foreach
+from openldn.training.settings import OptimiserName
+
+
+class Optimiser(Protocol):
+    """Parameters, and the state of their gradients."""
+
+    def zero_grad(self) -> None: ...
+    def step(self, lr: float) -> None: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def optimiser(name: OptimiserName, network: nn.Module) -> Optimiser:
+    """An optimiser by name, for all trainable parameters of a network."""
+    return Muon(network) if name == "muon" else Adam([*network.parameters()])
+
+
+class Adam:
+    """Adam (Kingma and Ba, 2015), equal to torch's; parameters that are not trained are left out."""
+
+    def __init__(self, params: Sequence[Tensor]):
+        self.params = [p for p in params if p.requires_grad]
+        self.m, self.v = ([torch.zeros_like(p) for p in self.params] for _ in range(2))
+        self.steps = 0
+
+    def zero_grad(self) -> None:
+        for p in self.params:
+            p.grad = None
+
+    @torch.no_grad()
+    def step(self, lr: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> None:
+        """One step; a parameter without a gradient stays where it is."""
+        self.steps += 1
+        moved = [(p, p.grad, m, v) for p, m, v in zip(self.params, self.m, self.v, strict=True)]
+        moved = [row for row in moved if row[1] is not None]
+        if not moved:
+            return
+        params, g, m, v = (list(column) for column in zip(*moved, strict=True))
+        foreach.lerp_(m, g, 1 - beta1)
+        foreach.mul_(v, beta2)
+        foreach.addcmul_(v, g, g, 1 - beta2)
+        scale = foreach.sqrt(v)
+        foreach.div_(scale, (1 - beta2**self.steps) ** 0.5)
+        foreach.add_(scale, eps)
+        foreach.addcdiv_(params, m, scale, -lr / (1 - beta1**self.steps))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "m": self.m, "v": self.v}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+        for name in ("m", "v"):
+            for kept, saved in zip(getattr(self, name), state[name], strict=True):
+                kept.copy_(saved)
+
+
+class Muon:
+    """Muon (Jordan et al., 2024) for convolutions, Adam for all other parameters.
+
+    A filter bank is a matrix with a row per filter. Its update is the momentum with all singular values set
+    to about one. Before, the bank is scaled to the norm √rows: where a normalisation follows, the scale of
+    a convolution matters only for the relative size of a step.
+    """
+
+    def __init__(self, network: nn.Module, momentum: float = 0.6, times_adam: float = 60.0):
+        filters = {m.weight for m in network.modules() if isinstance(m, nn.Conv2d)}
+        self.filters = [w for w in network.parameters() if w in filters and w.requires_grad]
+        self.adam = Adam([p for p in network.parameters() if p not in filters])
+        self.b = [torch.zeros_like(w) for w in self.filters]
+        self.momentum, self.times_adam = momentum, times_adam
+
+    def zero_grad(self) -> None:
+        self.adam.zero_grad()
+        for w in self.filters:
+            w.grad = None
+
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        """One step; `lr` is Adam's, and that of filters is `times_adam` as large."""
+        for w, b in zip(self.filters, self.b, strict=True):
+            if w.grad is None:
+                continue
+            b.mul_(self.momentum).add_(w.grad)
+            nesterov = w.grad.add(b, alpha=self.momentum)
+            w.mul_(len(w) ** 0.5 / w.norm().clamp_min(1e-12))
+            w.sub_(orthogonalised(nesterov.flatten(1)).view_as(w), alpha=self.times_adam * lr)
+        self.adam.step(lr)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"b": self.b, "adam": self.adam.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.adam.load_state_dict(state["adam"])
+        for kept, saved in zip(self.b, state["b"], strict=True):
+            kept.copy_(saved)
+
+
+def orthogonalised(g: Tensor, steps: int = 3) -> Tensor:
+    """A matrix with the singular vectors of g and singular values near one (Newton-Schulz iteration).
+
+    Each step applies an odd polynomial to the singular values, which drives them towards one from anywhere
+    in (0, 1]; its coefficients trade accuracy for speed.
+    """
+    tall = len(g) > g.shape[1]
+    x: Tensor = (g.T if tall else g) / g.norm().clamp_min(1e-12)
+    for _ in range(steps):
+        s = x @ x.T
+        x = 3.4445 * x + (-4.775 * s + 2.0315 * (s @ s)) @ x
+    return x.T if tall else x

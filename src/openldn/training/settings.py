@@ -1,0 +1,111 @@
+"""Hyperparameters: one frozen dataclass a stage, each field with its meaning.
+
+Defaults are those of the preset `fast`. `paper` holds what the preset `paper` changes. All of them can be set
+by name, and `config.json` records every one that was used.
+"""
+
+import inspect
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal, Self, get_type_hints
+
+from openldn.errors import UserError
+from openldn.options import PresetName, described, fits, parsed
+
+Schedule = Literal["constant", "linear", "warm-up"]
+OptimiserName = Literal["adam", "muon"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What every stage has."""
+
+    paper: ClassVar[Mapping[str, Any]] = {
+        "batch": 256,
+        "lr": 5e-4,
+        "optimiser": "adam",
+    }
+
+    epochs: float | None = None
+    """Passes over the unlabelled images; by default the stage's share of the preset's length (fast: 16 in
+    all, paper: 200)."""
+    least_images: int | None = None
+    """See at least this many unlabelled images, however few there are; by default the stage's share of the
+    preset's number (fast: 90,000 in all, paper: none)."""
+    batch: int = 100
+    """Images per step."""
+    lr: float = 2e-3
+    """Peak learning rate."""
+    schedule: Schedule = "warm-up"
+    """Learning rate: constant; linear (down to 0); warm-up (up over the first tenth, then linear)."""
+    optimiser: OptimiserName = "muon"
+    """adam, or muon for convolutions that are followed by a normalisation (and adam for the rest)."""
+
+    @classmethod
+    def of_preset(cls, preset: PresetName) -> Self:
+        """The defaults of a preset."""
+        if preset == "fast":
+            return cls()
+        inherited = {
+            name: value for c in reversed(cls.__mro__) for name, value in vars(c).get("paper", {}).items()
+        }
+        return cls(**inherited)
+
+    @classmethod
+    def described(cls) -> dict[str, str]:
+        """The meaning of each setting: the string below its field."""
+        meanings = dict[str, str]()
+        for c in reversed(cls.__mro__):
+            with suppress(OSError, TypeError):  # no source: a class made in a console, or a built-in
+                found = re.findall(r'^    (\w+): [^\n]*\n    """(.*?)"""', inspect.getsource(c), re.M | re.S)
+                meanings |= {name: " ".join(text.split()) for name, text in found}
+        return {field.name: meanings.get(field.name, "") for field in fields(cls)}
+
+    def with_values(self, values: Mapping[str, Any]) -> Self:
+        """The same with some values changed; text is converted, a value of another type is an error."""
+        hints = get_type_hints(type(self))
+        converted = {}
+        for name, value in values.items():
+            if isinstance(value, str):
+                with suppress(ValueError):
+                    value = parsed(value, hints[name])
+            if not fits(value, hints[name]):
+                raise UserError(f"{name}={value!r} cannot be used; give {described(hints[name])}")
+            converted[name] = value
+        changed = replace(self, **converted)
+        changed.check()
+        return changed
+
+    def check(self) -> None:
+        """An error if a value makes no sense."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            low, high = LIMITS.get(field.name, (-float("inf"), float("inf")))
+            if type(value) in (int, float) and not low <= value <= high:
+                raise UserError(
+                    f"{field.name}={value} cannot be used; give a number from {low:g} to {high:g}"
+                )
+
+
+LIMITS: dict[str, tuple[float, float]] = {
+    "epochs": (0.0, 1e9),
+    "least_images": (0, 1e15),
+    "batch": (2, 1e6),
+    "lr": (0.0, 1e3),
+    "refreshes": (0, 1e6),
+    "novel_share": (1e-6, 1 - 1e-6),
+    "cosine_threshold": (-1, 1),
+    "omega_every": (1, 1e9),
+    "ema_share": (0.0, 1.0),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RejectingSettings(Settings):
+    """Of systems that know the known classes alone and reject other images as novel."""
+
+    novel_share: float | None = None
+    """Share of the unlabelled images to reject as novel; by default the share under equal class
+    frequencies."""

@@ -1,0 +1,145 @@
+"""The vocabulary: a *system* is a list of *stages*; a stage trains a network on an *objective*."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from openldn.data.batches import Batch
+from openldn.data.problem import Problem
+from openldn.errors import UserError
+from openldn.nets.classifier import Classifier, Predict
+from openldn.nets.heads import HeadBuilder, Linear
+from openldn.nets.predictors import Argmax, Predictor
+from openldn.options import Options, PresetName
+from openldn.training.schedules import Composition, proportional
+from openldn.training.settings import Settings
+
+LENGTH: dict[PresetName, tuple[float, int]] = {"fast": (16.0, 90_000), "paper": (200.0, 0)}
+"""Epochs and the least number of images of a whole system, of which each stage has its share."""
+
+
+class Objective(nn.Module):
+    """What a stage minimises: views, losses, and what is updated beside the network.
+
+    Its own parameters are trained, and its state is saved, with those of the network. `average` is the
+    moving average of the network, or the network itself where none is kept.
+    """
+
+    labelled_views: tuple[str, ...] = ("weak",)
+    unlabelled_views: tuple[str, ...] = ()
+    averaged: bool = False
+    """Whether predictions come from the moving average of the network."""
+    refresh_at_start: bool = False
+    """Whether the first of the `settings.refreshes` comes before the first step."""
+
+    def __init__(self, problem: Problem, network: Classifier, settings: Any):
+        super().__init__()
+        self.problem = problem  # what batches are drawn from; a refresh may change it
+        self.settings = settings
+
+    def composition(self) -> Composition:
+        """How many labelled and unlabelled images a step has."""
+        return proportional(self.problem, self.settings.batch)
+
+    def max_steps(self) -> int | None:
+        """Early stopping after this many steps, whatever the length given."""
+        return None
+
+    def begin(self, network: Classifier, previous: Predict | None) -> None:
+        """Called once, before the first step, with the predictions of the stage before."""
+
+    def losses(
+        self, network: Classifier, average: Classifier, batch: Batch, progress: float
+    ) -> Mapping[str, Tensor]:
+        """Named losses; their sum is minimised."""
+        raise NotImplementedError
+
+    def after_step(self, network: Classifier, batch: Batch, progress: float) -> None:
+        """Called after the optimiser's step, with the progress before it."""
+
+    def refresh(self, average: Classifier, progress: float) -> None:
+        """Called `settings.refreshes` times, evenly over the stage, to look at all images."""
+
+    def diagnostics(self) -> dict[str, float]:
+        """Logged beside the losses."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A step of a system: an objective, its settings, and the network that it trains."""
+
+    name: str
+    objective: Callable[[Problem, Classifier, Any], Objective] | None  # None: nothing is trained
+    settings: type[Settings] = Settings
+    share: float = 1.0
+    """Share of the system's length or budget."""
+    outputs: Literal["all", "known", "known+1"] = "all"
+    """What the network has outputs for."""
+    head: HeadBuilder = Linear
+    predictor: Callable[[Any], Predictor] = Argmax
+    """Built from the settings."""
+    continues: bool = False
+    """Whether the backbone starts from the stage before."""
+    evaluations: int = 10
+    """How often it is evaluated if ground truth is there, including the end."""
+    pretraining: bool = False
+    """Whether other systems start in the same way: its result is cached, and has no predictor."""
+    backbone: str | None = None
+    """A backbone that it cannot do without."""
+
+    def n_outputs(self, problem: Problem) -> int:
+        """How many outputs the network has."""
+        if self.outputs == "all":
+            return problem.n_classes
+        return problem.n_known + (self.outputs == "known+1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """What `--method` names."""
+
+    name: str
+    about: str
+    """One line."""
+    paper: str = ""
+    """Authors, venue, year."""
+    stages: tuple[Stage, ...]
+
+    def settings(self, options: Options) -> dict[str, Settings]:
+        """The settings of each stage, by its name: the preset's, changed as the options say."""
+        given = self._assigned(options.settings)
+        epochs, least = LENGTH[options.preset]
+        found = {}
+        for stage in self.stages:
+            settings = stage.settings.of_preset(options.preset)
+            if options.epochs is not None:
+                settings = replace(settings, epochs=stage.share * options.epochs, least_images=0)
+            elif options.budget is not None:
+                settings = replace(settings, epochs=None, least_images=None)
+            elif settings.epochs is None:
+                settings = replace(
+                    settings, epochs=stage.share * epochs, least_images=round(stage.share * least)
+                )
+            found[stage.name] = settings.with_values(given[stage.name])
+        return found
+
+    def _assigned(self, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Each value with the stages it is for: NAME is for all that have it, STAGE.NAME for one."""
+        assigned: dict[str, dict[str, Any]] = {stage.name: {} for stage in self.stages}
+        names = {stage.name: [f.name for f in fields(stage.settings)] for stage in self.stages}
+        for qualified, value in sorted(values.items(), key=lambda item: "." in item[0]):
+            stage, dot, name = qualified.rpartition(".")
+            of = [stage] if dot else [*names]
+            of = [stage for stage in of if name in names.get(stage, ())]
+            if not of:
+                there = dict.fromkeys(name for own in names.values() for name in own)
+                raise UserError(
+                    f"{self.name} has no setting {qualified!r}; it has {', '.join(there)}"
+                    + (f" (stages: {', '.join(names)})" if dot else "")
+                )
+            for stage in of:
+                assigned[stage][name] = value
+        return assigned
