@@ -1,111 +1,91 @@
-"""CIFAR-10 against the clock: the paper's split, the fast preset, stage by stage.
+"""CIFAR-10 in minutes: the paper's split, the preset `fast`, accuracy stage by stage.
 
-    python benchmarks/cifar10.py --data-dir DIR [--method rest-refine] [--backbone small] [--seeds 3]
-        [--at-once 2]
+    python benchmarks/cifar10.py --data-dir DIR [--method pu-self-training] [--backbone small] [--seeds 3]
+        [--jobs 2]
 
-Half of the classes known; half of their images labelled (every seed) and a tenth (seed 0); and the ceiling,
-the same network trained by all labels for as long. Test images, last step. Every run is kept and goes on
-where it was stopped; what is finished is not run again. Runs that go on at once share the cores. Writes
-minutes.svg and passes.svg, accuracy against either; a pass is one image forward through the network, and
-backward counts as two.
+Half of the classes known; half of their images labelled (every seed), and a tenth (seed 0). The upper bound
+is the same network trained with all labels for as long. Accuracy on test images at the last step. Runs are
+kept, and resumed if they were stopped. Writes minutes.svg and passes.svg, accuracy against time and against
+image passes (1 forward, 2 backward).
 """
 
-import argparse
 import json
-import multiprocessing
-import os
 import time
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import harness
 import torch
 import torch.nn.functional as F
-from digits import spread
+from harness import KEYS, spread
 from rich.console import Console
 from rich.table import Table
+from step import matmul_peak
 from torch.utils.flop_counter import FlopCounterMode
 
-from openldn import metrics, pipeline
-from openldn.config import PRESETS
-from openldn.data import sources, workers
+from openldn import Run, systems
+from openldn.data import sources
 from openldn.data.batches import Batches
 from openldn.data.problem import Problem
-from openldn.device import keep_freed_memory, matmul_peak, pick, precision
+from openldn.device import pick, precision
+from openldn.maths import metrics
 from openldn.model import new_network
 from openldn.nets.classifier import infer
-from openldn.optimisers import optimiser
-from openldn.phases.schedule import learning_rate
-from openldn.run import Run
+from openldn.pipeline import BACKBONE
+from openldn.training.optimisers import optimiser
+from openldn.training.schedules import learning_rate
 
 Log = list[dict[str, Any]]
-KEYS = ("known", "novel", "all")
 UNITS = {"minutes": "minutes", "passes": "million image passes"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--data-dir")
-    parser.add_argument("--method", default="rest-refine")
-    parser.add_argument("--backbone", default=PRESETS["fast"].backbone)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--at-once", type=int, default=1, help="runs at a time, each on its share of cores")
+    parser = harness.parser(__doc__, seeds=3, out="runs/benchmark-cifar10", jobs=1)
+    parser.add_argument("--data-dir", help="folder of the data sets")
+    parser.add_argument("--method", default="pu-self-training", help="the system")
+    parser.add_argument("--backbone", default=BACKBONE["fast"], help="the network")
     parser.add_argument(
         "--epochs", type=float, help="passes over the unlabelled images (default: the preset's)"
     )
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmark-cifar10"))
     args = parser.parse_args()
-    threads = max(1, (os.cpu_count() or 1) // args.at_once)
-    jobs = [(0.5, seed) for seed in range(args.seeds)] + [(0.1, 0)]
-    paths = [args.out / f"{args.method}-{args.backbone}-{share:.0%}-{seed}" for share, seed in jobs]
+    shared = {
+        "method": args.method,
+        "backbone": args.backbone,
+        "data_dir": args.data_dir,
+        "epochs": args.epochs,
+    }
+    choices = [(0.5, seed) for seed in range(args.seeds)] + [(0.1, 0)]
+    tasks = [
+        (
+            args.out / f"{args.method}-{args.backbone}-{share:.0%}-{seed}",
+            args.jobs > 1,
+            {**shared, "labelled": share, "seed": seed},
+        )
+        for share, seed in choices
+    ]
     curves: dict[str, list[Log]] = {}
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(args.at_once, spawn, prepare, (threads,)) as pool:
-        waiting = [
-            pool.submit(
-                run,
-                path,
-                quiet=args.at_once > 1,
-                method=args.method,
-                backbone=args.backbone,
-                labelled=share,
-                seed=seed,
-                data_dir=args.data_dir,
-                epochs=args.epochs,
-            )
-            for path, (share, seed) in zip(paths, jobs, strict=True)
-        ]
-        for done, (share, _) in zip(waiting, jobs, strict=True):
-            curves.setdefault(f"{share:.0%} labelled", []).append(done.result())
-            Console(width=110).print(table(curves))
-    prepare(threads)
+    for (share, _), log in zip(choices, harness.pooled(run, tasks, args.jobs), strict=True):
+        curves.setdefault(f"{share:.0%} labelled", []).append(log)
+        Console(width=110).print(table(curves))
+    threads = harness.threads(args.jobs)
+    harness.prepare(threads)
     seconds = 60 * total(curves["50% labelled"][0])
-    print(
-        f"all labels, the same network, {seconds / 60:.0f} minutes, {threads} threads: ", end="", flush=True
-    )
+    print(f"upper bound, all labels, {seconds / 60:.0f} minutes, {threads} threads: ", end="", flush=True)
     file = args.out / f"ceiling-{args.backbone}.json"
-    print(f"{ceiling(file, args.backbone, args.data_dir, seconds):.1f} % of the test images")
+    print(f"{upper_bound(file, args.backbone, args.data_dir, seconds):.1f} % of the test images")
     for unit in UNITS:
         (args.out / f"{unit}.svg").write_text(picture(curves, unit))
 
 
-def prepare(threads: int) -> None:
-    """A process works with so many threads, and keeps its memory as the command line does."""
-    workers.end_with_owner()
-    torch.set_num_threads(threads)
-    keep_freed_memory()
+def run(path: Path, quiet: bool, choices: dict[str, Any]) -> Log:
+    """The log of one run, with minutes and million passes since its start."""
+    return log_of(harness.trained(path, "cifar10", quiet=quiet, **choices))
 
 
-def run(path: Path, quiet: bool, **options: Any) -> Log:
-    """The log of one run, from the first step to the final evaluation."""
-    if path.exists():
-        made = pipeline.resume(path, quiet=quiet)
-    else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        made = pipeline.train("cifar10", out=path, quiet=quiet, **options)
+def log_of(run: Run) -> Log:
     lines: Log = []
-    before = dict.fromkeys(UNITS, 0.0)  # a log counts from the start of a phase; "final" goes with the last
-    for line in Run.open(made.path).metrics():
+    before = dict.fromkeys(UNITS, 0.0)  # a log counts from the start of a stage; "final" belongs to the last
+    for line in run.metrics():
         if lines and line["phase"] not in (lines[-1]["phase"], "final"):
             before = {unit: lines[-1][unit] for unit in UNITS}
         now = {"minutes": line["seconds"] / 60, "passes": line["passes"] / 1e6}
@@ -114,12 +94,12 @@ def run(path: Path, quiet: bool, **options: Any) -> Log:
 
 
 def total(lines: Log, unit: str = "minutes") -> float:
-    """Of training, evaluations included."""
+    """Of the whole run, evaluations included."""
     return max(line[unit] for line in lines)
 
 
 def evaluations(lines: Log) -> list[tuple[dict[str, Any], dict[str, float]]]:
-    """The line and the headline figures of each evaluation."""
+    """The line and the accuracies of each evaluation."""
     return [(line, metrics.headline(line)) for line in lines if "protocols" in line]
 
 
@@ -143,23 +123,17 @@ def table(curves: dict[str, list[Log]]) -> Table:
     return shown
 
 
-def ceiling(file: Path, backbone: str, data_dir: str | None, seconds: float) -> float:
-    """Test accuracy of the network, trained by all labels for so many seconds."""
+def upper_bound(file: Path, backbone: str, data_dir: str | None, seconds: float) -> float:
+    """Test accuracy of the network, trained with all labels for so many seconds."""
     if file.exists():
         return float(json.loads(file.read_text()))
-    given = sources.read_named("cifar10", data_dir)
-    problem = Problem(
-        given.images,
-        torch.from_numpy(given.labels),
-        tuple(map(str, range(len(given.labels)))),
-        given.classes,
-        n_novel=0,
-    )
-    settings = PRESETS["fast"].closed_world
-    network = new_network(problem, backbone, 10, pick("cpu"))
-    half = precision(pick("cpu"))
-    network.halved, network.mirrored = half == "bfloat16", True
-    steps = optimiser(settings.optimiser, network)
+    data, device = sources.read_named("cifar10", data_dir), pick("cpu")
+    labels = torch.from_numpy(data.train.labels)
+    problem = Problem(data.train.pixels, labels, data.train.names, data.classes, n_novel=0)
+    (stage,) = systems.find("supervised").stages
+    network, half = new_network(problem, stage, backbone, device), precision(device)
+    network.mixed_precision, network.flip_tta = half == "bfloat16", True
+    muon = optimiser("muon", network)
     batches = Batches(
         problem,
         n_labelled=250,
@@ -167,27 +141,27 @@ def ceiling(file: Path, backbone: str, data_dir: str | None, seconds: float) -> 
         labelled_views=("weak",),
         unlabelled_views=(),
         seed=(0, 1, 0),
-        device=pick("cpu"),
+        device=device,
     )
-    started, i, progress, flop, share = time.monotonic(), 0, 0.0, 0, 0.0
+    started, i, progress, flop, speed = time.monotonic(), 0, 0.0, 0, 0.0
     while progress < 1:
         batch = batches[i]
-        with FlopCounterMode(display=False) if i == 0 else torch.enable_grad() as counted:
+        with FlopCounterMode(display=False) if i == 0 else torch.enable_grad() as counter:
             F.cross_entropy(network(batch.x[0]).logits, batch.y, label_smoothing=0.1).backward()
-        flop = counted.get_total_flops() if i == 0 else flop
-        steps.step(learning_rate(settings.lr, "decay", progress))
-        steps.zero_grad()
+        flop = counter.get_total_flops() if i == 0 else flop
+        muon.step(learning_rate(2e-3, "warm-up", progress))
+        muon.zero_grad()
         i, progress = i + 1, (time.monotonic() - started) / seconds
-        share = i * flop / (time.monotonic() - started)
-    right = infer(network, given.test_images).logits.argmax(1).numpy() == given.test_labels
-    peak = matmul_peak(dtype=getattr(torch, half))
-    print(f"{100 * share / peak:.0f} % of the machine's {half} matmul peak; ", end="", flush=True)
+        speed = i * flop / (time.monotonic() - started)
+    right = infer(network, data.test.pixels).logits.argmax(1).numpy() == data.test.labels
+    share = speed / matmul_peak(getattr(torch, half))
+    print(f"{100 * share:.0f} % of the machine's {half} matmul peak; ", end="", flush=True)
     file.write_text(json.dumps(100 * float(right.mean())))
     return 100 * float(right.mean())
 
 
 def picture(curves: dict[str, list[Log]], unit: str, width: int = 640, height: int = 360) -> str:
-    """Accuracy on test images against minutes or passes, a line for each run and figure."""
+    """Accuracy on test images against minutes or passes, a line for each run and accuracy (SVG)."""
     longest = max(total(lines, unit) for runs in curves.values() for lines in runs)
     figures = [f for runs in curves.values() for lines in runs for _, f in evaluations(lines)]
     least = int(min(f[key] for f in figures for key in KEYS) // 10 * 10)

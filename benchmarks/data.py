@@ -1,9 +1,9 @@
-"""From files to the network: decoding, views and feeding, each beside what one would do by hand.
+"""From files to the network: decoding, augmentation and feeding, compared with plain Pillow.
 
     python benchmarks/data.py [--many]
 
-Three tables in one run: the store against a plain Pillow loop, views on whole batches against Pillow image by
-image, and what feeding costs of a training step. --many adds 100,000 images and 50,000 files (store.py).
+The store against a plain Pillow loop, augmentation of whole batches against Pillow image by image, and the
+share of feeding in a training step. --many adds 100,000 images and 50,000 files (store.py).
 """
 
 import argparse
@@ -16,29 +16,31 @@ from pathlib import Path
 import store
 import torch
 import views
+from step import FAST, training_of
 
-from openldn.config import PRESETS
 from openldn.data.batches import Batches
 from openldn.data.problem import Problem
 from openldn.device import keep_freed_memory, pick
+from openldn.methods.openldn import DISCOVER
 from openldn.model import new_network
-from openldn.phases.discover import Discover
 
 
 def feeding(n_steps: int = 32) -> None:
-    """A batch of the fast preset at 32 pixels, against the step that learns from it."""
+    """A batch of the preset `fast` at 32 pixels, against a plain step of stage 1 on it."""
     images = views.photographs(32, 400)
     labels = torch.arange(400) % 10
     labels = torch.where((labels < 5) & (torch.arange(400) % 20 < 10), labels, -1)
     problem = Problem(images, labels, tuple(map(str, range(400))), tuple("abcde"), n_novel=5)
     device = pick("cpu")
-    phase = Discover(problem, new_network(problem, "small", 10, device), PRESETS["fast"].discover)
+    network = new_network(problem, DISCOVER, "small", device)
+    training = training_of(problem, network, FAST, bilevel=False)
+    (n_labelled, n_unlabelled, _), clock = training.composition, training.clock(None)
     batches = Batches(
         problem,
-        n_labelled=phase.n_labelled,
-        n_unlabelled=phase.n_unlabelled,
-        labelled_views=phase.labelled_views,
-        unlabelled_views=phase.unlabelled_views,
+        n_labelled=n_labelled,
+        n_unlabelled=n_unlabelled,
+        labelled_views=training.objective.labelled_views,
+        unlabelled_views=training.objective.unlabelled_views,
         seed=(0, 1, 0),
         device=device,
     )
@@ -47,17 +49,14 @@ def feeding(n_steps: int = 32) -> None:
         started = time.perf_counter()
         batch = batches[i]
         fed = time.perf_counter()
-        losses = phase.step(batch, (4 * i + 1) / phase.steps)  # a plain step: the similarity net has no turn
-        phase.optimiser.zero_grad()
-        torch.stack([*losses.values()]).sum().backward()
-        phase.optimiser.step(1e-3)
+        training.step([batch], clock)
         feed.append(fed - started)
         learn.append(time.perf_counter() - fed)
-    fed, learned = statistics.mean(feed), statistics.mean(learn)  # batches come in groups of 16
+    fed, learned = statistics.mean(feed), statistics.mean(learn)  # batches are made 16 at a time
     print(
-        f"feeding {phase.n_labelled} labelled and {phase.n_unlabelled} unlabelled images of 32 px, one and "
-        f"two views: {1000 * fed:.1f} ms; a plain step of the fast network on them: {1000 * learned:.0f} ms; "
-        f"feeding is {100 * fed / (fed + learned):.1f} % of the whole"
+        f"feeding {n_labelled} labelled and {n_unlabelled} unlabelled images of 32 px, one and two views: "
+        f"{1000 * fed:.1f} ms; a plain step of the fast network on them: {1000 * learned:.0f} ms; feeding is "
+        f"{100 * fed / (fed + learned):.1f} % of both"
     )
 
 

@@ -2,39 +2,30 @@
 
     python benchmarks/similarity.py [--seeds 3]
 
-Digits as in digits.py, stage 1 alone with one budget. Beside accuracy on test images: how well similarities
-tell labelled pairs of one class from others (AUC in percent, over the last third of training), the same for
-pairs of novel test images in the end, and for the cosine of the network's own predictions of these. Figures
-that need novel labels are there to understand, not to choose by.
+Digits as in digits.py, stage 1 alone, the same budget for all. Beside accuracy on test images: the AUC of
+similarities for "same class", in percent, among labelled pairs (over the last third of training) and among
+pairs of novel test images (at the end), and that of the cosine of predictions among the latter. Figures that
+need novel labels serve to understand the method, not to choose settings.
 """
 
-import argparse
-import multiprocessing
-import os
 import tempfile
-import warnings
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import torch
-from digits import one_thread, spread
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
-from openldn import metrics, pipeline
-from openldn.config import Options, decide
-from openldn.data import sources
-from openldn.losses import cosine
+from openldn import Options, systems
+from openldn.data import sources, workers
+from openldn.maths.losses import cosine
+from openldn.maths.metrics import pair_auc
+from openldn.methods.openldn import Discover
 from openldn.model import Model
 from openldn.nets.classifier import infer
-from openldn.nets.similarity import PairSimilarity
 
-PER_IMAGE = 400  # image passes, as openldn bench has them
-SLOW = {"similarity_lr": 1e-4, "every": 1}
+PER_IMAGE = 400  # image passes, as in `openldn bench`
+SLOW = {"similarity_lr": 1e-4, "omega_every": 1}
 SETTINGS: dict[str, dict[str, Any]] = {
     "fast": {},
     "Ω at a tenth of the rate": {"similarity_lr": 1e-4},
@@ -47,69 +38,62 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "omega_rows": "all",
         "composition": "equal",
     },
-    "all pairs driven apart (control)": {"target": "apart"},
+    "all pairs apart (control)": {"target": "apart"},
 }
-KEYS = ("known", "novel", "labelled", "pairs", "predictions", "mean", "spread")
+COLUMNS = {
+    "known": "known",
+    "novel": "novel",
+    "AUC, labelled pairs": "labelled pairs",
+    "AUC, novel pairs": "novel pairs",
+    "AUC of predictions, novel pairs": "predictions",
+    "similarities: mean": "mean",
+    "similarities: spread": "spread",
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=3)
-    args = parser.parse_args()
-    jobs = [(name, seed) for seed in range(args.seeds) for name in SETTINGS]
-    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn"), one_thread) as pool:
-        results = pool.map(run, *zip(*jobs, strict=True))
-        done = [*track(results, "training", len(jobs), console=Console(stderr=True))]
-    table = Table(
-        "stage 1",
-        "known",
-        "novel",
-        "AUC, labelled pairs",
-        "AUC, novel pairs",
-        "of predictions",
-        "similarities: mean",
-        "spread",
-        title=f"digits, {args.seeds} seeds",
-    )
-    for name in SETTINGS:
-        rows = [result for (n, _), result in zip(jobs, done, strict=True) if n == name]
-        table.add_row(name, *(spread([row[key] for row in rows]) for key in KEYS))
-    Console(width=150).print(table)
+    args = harness.parser(__doc__, seeds=3, jobs=workers.count()).parse_args()
+    tasks = [(name, seed) for seed in range(args.seeds) for name in SETTINGS]
+    results = harness.pooled_with_bar(run, tasks, args.jobs)
+    harness.table(f"digits, {args.seeds} seeds", ["stage 1"], COLUMNS, tasks, results)
 
 
 def run(name: str, seed: int) -> dict[str, float]:
     """All figures of one setting, in percent."""
-    warnings.simplefilter("ignore")
     problem, truth = sources.read_named("digits", None).split(known=0.5, labelled=0.5, seed=seed)
     options = Options(
-        method="openldn", seed=seed, novel=problem.n_novel, budget=PER_IMAGE * len(problem.images)
+        method="openldn",
+        seed=seed,
+        novel=problem.n_novel,
+        precision="float32",
+        budget=PER_IMAGE * len(problem.images),
+        settings=SETTINGS[name],
     )
-    settings = decide(options, parts=["discover"])
-    settings = replace(settings, discover=replace(settings.discover, **SETTINGS[name]))
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        made = pipeline.start(problem, truth, options, {"kind": "arrays"}, out, settings=settings, quiet=True)
-        lines, model = made.metrics(), Model.load(made.path)
+        made = harness.trained_on(problem, truth, Path(folder) / "run", options)
+        lines, result, model = made.metrics(), harness.result(made), Model.load(made.path)
         state = made.load_state("1-discover")
     assert state is not None
-    similarity = PairSimilarity(model.network.head.in_features)
-    similarity.load_state_dict(state["phase"]["similarity"])
+    stage_1 = Discover(problem, model.network, systems.find("openldn").settings(options)["discover"])
+    stage_1.load_state_dict(state["training"]["objective"])
     novel = truth.labels >= problem.n_known
-    said = infer(model.network, truth.images)
+    outputs, classes = infer(model.network, truth.images), truth.labels[novel]
     with torch.no_grad():
-        s = similarity(said.z[torch.from_numpy(novel)])
-    p = said.logits.softmax(dim=1)[torch.from_numpy(novel)]
+        s = stage_1.outer.omega(outputs.z[torch.from_numpy(novel)])
+    p = outputs.logits.softmax(dim=1)[torch.from_numpy(novel)]
     logged = [line for line in lines if "similarity_auc" in line]
     last = logged[-len(logged) // 3 :]
-    figures = metrics.headline(lines[-1])
+
+    def percent(key: str) -> float:
+        return 100 * float(np.mean([line[key] for line in last]))
+
     return {
-        "known": figures["known"],
-        "novel": figures["novel"],
-        "labelled": 100 * float(np.mean([line["similarity_auc"] for line in last])),
-        "pairs": 100 * metrics.pair_auc(s, truth.labels[novel]),
-        "predictions": 100 * metrics.pair_auc(cosine(p), truth.labels[novel]),
-        "mean": 100 * float(np.mean([line["similarity_mean"] for line in last])),
-        "spread": 100 * float(np.mean([line["similarity_spread"] for line in last])),
+        **result,
+        "labelled pairs": percent("similarity_auc"),
+        "novel pairs": 100 * pair_auc(s, classes),
+        "predictions": 100 * pair_auc(cosine(p), classes),
+        "mean": percent("similarity_mean"),
+        "spread": percent("similarity_spread"),
     }
 
 

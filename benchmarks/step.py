@@ -1,12 +1,15 @@
-"""What the bi-level part of a step of stage 1 costs: time and memory, in units of a plain step.
+"""The cost of the bi-level update in a step of stage 1: time and memory, in units of a plain step.
 
-All kinds of step are made in turn, on the same rows, in float32 on the CPU, and a plain one in bfloat16 where
-that is faster. They run in a process of their own, and so does the one step of each memory figure. What has
-been measured is kept in --out, and a second start goes on from there.
+    python benchmarks/step.py [--networks small resnet18] [--images 100 200 400] [--rounds 3]
+
+All kinds of step take turns on the same images, in float32 on the CPU; a plain step also in bfloat16, where
+that is faster. Timing runs in a process of its own, and so does the one step of each memory figure. Results
+are kept in --out and are not measured again.
 """
 
 import argparse
 import json
+import math
 import multiprocessing
 import statistics
 import time
@@ -23,108 +26,116 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
-from openldn.config import PRESETS
 from openldn.data.batches import Batch
 from openldn.data.problem import Problem
-from openldn.device import keep_freed_memory, matmul_peak, pick, precision
-from openldn.losses import pair_loss
+from openldn.device import keep_freed_memory, pick, precision
+from openldn.maths.losses import pair_loss
+from openldn.methods.openldn import DISCOVER, Discover, Settings
 from openldn.model import new_network
-from openldn.nets.classifier import statistics_frozen
+from openldn.nets.classifier import Classifier, running_statistics_frozen
 from openldn.nets.similarity import PairSimilarity
-from openldn.phases.discover import Discover
+from openldn.training.loop import Training
 
-FAST = PRESETS["fast"].discover
-KINDS = {  # settings of stage 1, and whether Ω has its turn
-    "plain": (FAST, False),
-    "plain, bfloat16": (FAST, False),
-    "exact (fast)": (FAST, True),
-    "exact (all rows)": (replace(FAST, omega_rows="all"), True),
-    "exact (paper's order)": (replace(FAST, omega_rows="all", order="omega-first"), True),
-    "double backward": (replace(FAST, omega_rows="all"), None),
-    "double backward, every gradient": (replace(FAST, omega_rows="all"), None),
+FAST = Settings()
+ALL_ROWS = replace(FAST, omega_rows="all")
+PLAIN, BFLOAT16, EXACT = "plain", "plain, bfloat16", "Ω every step, few rows"
+AMORTISED = f"Ω every {FAST.omega_every}th step, few rows (fast)"
+OMEGA_ONLY, DOUBLE_BACKWARD = "double backward, Ω only", "double backward"
+KINDS = {  # settings of stage 1, and whether Ω is updated at every step
+    PLAIN: (FAST, False),
+    BFLOAT16: (FAST, False),
+    EXACT: (FAST, True),
+    "Ω every step, all rows": (ALL_ROWS, True),
+    "Ω every step, all rows, paper's order": (replace(ALL_ROWS, order="omega-first"), True),
+    OMEGA_ONLY: (ALL_ROWS, False),
+    DOUBLE_BACKWARD: (ALL_ROWS, False),
 }
 
 
-def made(network: str, n: int, kind: str) -> Callable[[], None]:
-    """A step of that kind on n images, a quarter of them labelled, and the unlabelled ones seen twice."""
+def step_of(network: str, n: int, kind: str) -> Callable[[], None]:
+    """A step on n images, a quarter of them labelled; unlabelled images have two views."""
     torch.manual_seed(0)
     labels = torch.where(torch.arange(2 * n) % 4 == 0, torch.arange(2 * n) // 4 % 5, -1)
     images = torch.randint(0, 256, (2 * n, 3, 32, 32), dtype=torch.uint8)
     problem = Problem(images, labels, tuple(map(str, range(2 * n))), tuple("abcde"), n_novel=5)
-    settings, due = KINDS[kind]
-    net = new_network(problem, network, 10, pick("cpu"))
-    net.halved = kind.endswith("bfloat16")
-    phase = Discover(problem, net, replace(settings, batch=n, every=1 if due else 10**9))
-    l, u = phase.n_labelled, phase.n_unlabelled  # noqa: E741
+    net = new_network(problem, DISCOVER, network, pick("cpu"))
+    net.mixed_precision = kind == BFLOAT16
+    settings, bilevel = KINDS[kind]
+    training = training_of(problem, net, replace(settings, batch=n), bilevel)
+    (l, u, _), clock = training.composition, training.clock(None)  # noqa: E741
     x = torch.rand(l + 2 * u, 3, 32, 32)
     batch = Batch((x[:l],), torch.arange(l) % 5, tuple(x[l:].split(u)), torch.arange(u))
 
     def step() -> None:
-        if due is None:
-            double_backward(phase, batch, every="every" in kind)
-        progress = 1 / phase.steps if not due else 0.0  # the first step is always due
-        losses = phase.step(batch, progress)
-        phase.optimiser.zero_grad()
-        torch.stack([*losses.values()]).sum().backward()
-        phase.optimiser.step(1e-3)
-        phase.after_step(batch, progress)
+        if kind in (OMEGA_ONLY, DOUBLE_BACKWARD):
+            double_backward(training, batch, omega_only=kind == OMEGA_ONLY)
+        training.step([batch], clock)
 
     return step
 
 
-def double_backward(phase: Discover, batch: Batch, every: bool) -> None:
-    """The hypergradient the textbook way: all pairs built, the look-ahead a graph, differentiated whole.
+def training_of(problem: Problem, network: Classifier, settings: Settings, bilevel: bool) -> Training:
+    """Stage 1, in which Ω is updated at every step or never."""
+    training = Training(DISCOVER, problem, network, replace(settings, omega_every=1 if bilevel else 10**9))
+    if not bilevel:
+        training.objective.n_steps = 1  # the first step would update it
+    return training
 
-    `every` asks for the gradients of θ too, as a plain `backward()` does and the authors' code has it, though
-    nobody looks at them; otherwise only what leads to Ω is gone back over.
+
+def double_backward(training: Training, batch: Batch, omega_only: bool) -> None:
+    """The textbook hypergradient: all pairs are built, and the look-ahead is a graph to differentiate.
+
+    A plain `backward()`, as in the authors' code, also computes gradients of θ that nobody uses. `omega_only`
+    leaves them out.
     """
-    network, similarity, y = phase.network, phase.similarity, batch.y
-    theta = phase.theta()
-    x, n = phase.rows(batch), len(y) + len(batch.rows)
-    with statistics_frozen(network):
+    network, objective, y = training.network, training.objective, batch.y
+    assert isinstance(objective, Discover)
+    omega, alpha = objective.outer.omega, objective.settings.alpha
+    theta = {name: p for name, p in network.named_parameters() if p.requires_grad}
+    x, n = torch.cat([*batch.x, *batch.u]), len(y) + len(batch.rows)
+    with running_statistics_frozen(network):
         z, logits = network(x)
-        weak = logits[len(y) : n] if phase.average is None else phase.average.network(batch.u[0]).logits
-        terms = phase.losses(z, logits, y, weak, attach=True)
-        terms["pair"] = pair_loss(logits[:n].softmax(dim=1), of_pairs(similarity, z[:n]))
+        terms = objective.terms(z, logits, y, attach=True)
+        terms["pair"] = pair_loss(logits[:n].softmax(dim=1), similarities(omega, z[:n]))
         slopes = torch.autograd.grad(sum(terms.values()), [*theta.values()], create_graph=True)
-        ahead = {k: p - phase.settings.alpha * g for (k, p), g in zip(theta.items(), slopes, strict=True)}
+        ahead = {name: p - alpha * g for (name, p), g in zip(theta.items(), slopes, strict=True)}
         _, logits = functional_call(network, ahead, (x,))
         outer = F.cross_entropy(logits[: len(y)], y)
-        phase.similarity_optimiser.zero_grad()
-        outer.backward(inputs=None if every else [*similarity.parameters()])
-    phase.similarity_optimiser.step(1e-4)
+        objective.outer.optimiser.zero_grad()
+        outer.backward(inputs=[*omega.parameters()] if omega_only else None)
+    objective.outer.optimiser.step(1e-4)
 
 
-def of_pairs(similarity: PairSimilarity, z: Tensor) -> Tensor:
+def similarities(omega: PairSimilarity, z: Tensor) -> Tensor:
     """f_Ω as the paper writes it: a network on pairs of features.  (n, d) -> (n, n)"""
     n = len(z)
     pairs = torch.cat([z.repeat_interleave(n, dim=0), z.repeat(n, 1)], dim=1)  # (n * n, 2d)
-    return torch.sigmoid(similarity.out(torch.relu(similarity.hidden(pairs)))).view(n, n)
+    return torch.sigmoid(omega.out(torch.relu(omega.hidden(pairs)))).view(n, n)
 
 
-def measured(network: str, n: int, rounds: int) -> dict[str, object]:
-    """Median seconds of each kind, over rounds in which each is made once after the other; and its memory."""
-    kinds = [kind for kind in KINDS if not kind.endswith("bfloat16") or precision(pick("cpu")) == "bfloat16"]
+# ----------------------------------------------------------------------------------------- measuring
+
+
+def measure(network: str, n: int, rounds: int) -> dict[str, Any]:
+    """Memory and median seconds of each kind of step, and the peak speed of matrix products."""
+    kinds = [kind for kind in KINDS if kind != BFLOAT16 or precision(pick("cpu")) == "bfloat16"]
+    dtypes = {PLAIN: torch.float32, BFLOAT16: torch.bfloat16}
     return {
-        "memory": {kind: apart(_memory, network, n, kind) for kind in kinds},
-        **apart(_seconds, network, n, kinds, rounds),
-        "peak": {
-            kind: matmul_peak(dtype=torch.bfloat16 if kind.endswith("bfloat16") else torch.float32)
-            for kind in kinds
-            if kind.startswith("plain")
-        },
+        "memory": {kind: in_new_process(peak_memory, network, n, kind) for kind in kinds},
+        **in_new_process(seconds, network, n, kinds, rounds),
+        "peak": {kind: matmul_peak(dtype) for kind, dtype in dtypes.items() if kind in kinds},
     }
 
 
-def apart(f: Callable[..., Any], *args: object) -> Any:
-    """f(*args) in a process of its own, which gives back all memory."""
+def in_new_process(f: Callable[..., Any], *args: object) -> Any:
+    """f(*args) in a process of its own, which returns all memory at its end."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(f, args)
 
 
-def _memory(network: str, n: int, kind: str) -> float:
-    """MiB that a step takes at its peak, beyond what stood before it."""
-    step = made(network, n, kind)
+def peak_memory(network: str, n: int, kind: str) -> float:
+    """MiB that a step takes at its peak, beyond what was there before."""
+    step = step_of(network, n, kind)
 
     def status(name: str) -> float:
         lines = Path("/proc/self/status").read_text().splitlines()
@@ -135,57 +146,68 @@ def _memory(network: str, n: int, kind: str) -> float:
     return status("VmHWM") - before
 
 
-def _seconds(network: str, n: int, kinds: list[str], rounds: int) -> dict[str, object]:
+def seconds(network: str, n: int, kinds: list[str], rounds: int) -> dict[str, Any]:
+    """Median seconds of each kind over rounds of one step each, and the FLOPs of a plain step."""
     keep_freed_memory()  # as the command line does
-    steps = {kind: made(network, n, kind) for kind in kinds}
-    with FlopCounterMode(display=False) as counted:
-        steps["plain"]()
-    seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
-    for turn in range(rounds + 1):
+    steps = {kind: step_of(network, n, kind) for kind in kinds}
+    with FlopCounterMode(display=False) as counter:
+        steps[PLAIN]()
+    taken: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for round_ in range(rounds + 1):
         for kind, step in steps.items():
             started = time.perf_counter()
             step()
-            if turn:  # the first round takes memory and chooses kernels
-                seconds[kind].append(time.perf_counter() - started)
-    return {
-        "seconds": {kind: statistics.median(taken) for kind, taken in seconds.items()},
-        "flop": counted.get_total_flops(),
-    }
+            if round_:  # the first is a warm-up
+                taken[kind].append(time.perf_counter() - started)
+    medians = {kind: statistics.median(times) for kind, times in taken.items()}
+    return {"seconds": medians, "flop": counter.get_total_flops()}
 
 
-def table(results: dict[str, dict[str, object]]) -> Table:
+def matmul_peak(dtype: torch.dtype = torch.float32, size: int = 1024, duration: float = 1.0) -> float:
+    """FLOP/s of square matrix products on the CPU, the best of many: an upper bound for training."""
+    a = torch.randn(size, size, generator=torch.Generator()).to(dtype)  # does not move the global generator
+    best, end = math.inf, time.perf_counter() + duration
+    while time.perf_counter() < end:
+        started = time.perf_counter()
+        a @ a
+        best = min(best, time.perf_counter() - started)
+    return 2 * size**3 / best
+
+
+# ----------------------------------------------------------------------------------------- reporting
+
+
+def table(results: dict[str, dict[str, Any]]) -> Table:
     shown = Table(
         "network",
         "images",
         "step",
         "seconds",
-        "times plain",
+        "plain steps",
         "MiB",
-        "times plain",
-        "of the matmul peak",
+        "plain steps",
+        "share of matmul peak",
         title="one step of stage 1",
     )
-    every = FAST.every
-    # What the machine can do, when left alone.
-    peak = {kind: max(r["peak"].get(kind, 0.0) for r in results.values()) for kind in KINDS}
+    # The best of all measurements: other load lowers some of them.
+    peak = {kind: max(r["peak"].get(kind, 0.0) for r in results.values()) for kind in (PLAIN, BFLOAT16)}
     for name, result in results.items():
         network, n = name.split(":")
-        seconds, mib = dict(result["seconds"]), dict(result["memory"])
-        amortised = f"exact (fast), at every {every}th step"
-        seconds[amortised] = seconds["plain"] + (seconds["exact (fast)"] - seconds["plain"]) / every
-        mib[amortised] = mib["exact (fast)"]
-        for kind in ("plain", "plain, bfloat16", amortised, *list(KINDS)[2:]):
-            if kind not in seconds:
+        time_of, mib = dict(result["seconds"]), dict(result["memory"])
+        time_of[AMORTISED] = time_of[PLAIN] + (time_of[EXACT] - time_of[PLAIN]) / FAST.omega_every
+        mib[AMORTISED] = mib[EXACT]
+        for kind in (PLAIN, BFLOAT16, AMORTISED, *list(KINDS)[2:]):
+            if kind not in time_of:
                 continue
-            share = result["flop"] / seconds[kind] / peak[kind] if peak.get(kind) else None
+            share = result["flop"] / time_of[kind] / peak[kind] if kind in peak else None
             shown.add_row(
                 network,
                 n,
                 kind,
-                f"{seconds[kind]:.2f}",
-                f"{seconds[kind] / seconds['plain']:.2f}",
+                f"{time_of[kind]:.2f}",
+                f"{time_of[kind] / time_of[PLAIN]:.2f}",
                 f"{mib[kind]:,.0f}",
-                f"{mib[kind] / mib['plain']:.2f}",
+                f"{mib[kind] / mib[PLAIN]:.2f}",
                 "" if share is None else f"{100 * share:.0f} %",
             )
         shown.add_section()
@@ -194,19 +216,20 @@ def table(results: dict[str, dict[str, object]]) -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--networks", nargs="+", default=["small", "resnet18"])
-    parser.add_argument("--images", nargs="+", type=int, default=[100, 200, 400])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("runs/step.json"))
-    options = parser.parse_args()
-    results = json.loads(options.out.read_text()) if options.out.exists() else {}
-    for network in options.networks:
-        for n in options.images:
+    parser.add_argument("--networks", nargs="+", default=["small", "resnet18"], help="backbones")
+    parser.add_argument("--images", nargs="+", type=int, default=[100, 200, 400], help="images per step")
+    parser.add_argument("--rounds", type=int, default=3, help="timed steps of each kind")
+    parser.add_argument("--out", type=Path, default=Path("runs/step.json"), help="file of the results")
+    args = parser.parse_args()
+    results = json.loads(args.out.read_text()) if args.out.exists() else {}
+    results = {name: r for name, r in results.items() if EXACT in r["seconds"]}  # not of an older version
+    for network in args.networks:
+        for n in args.images:
             if f"{network}:{n}" not in results:
                 print(f"{network}, {n} images", flush=True)
-                results[f"{network}:{n}"] = measured(network, n, options.rounds)
-                options.out.parent.mkdir(parents=True, exist_ok=True)
-                options.out.write_text(json.dumps(results, indent=1))
+                results[f"{network}:{n}"] = measure(network, n, args.rounds)
+                args.out.parent.mkdir(parents=True, exist_ok=True)
+                args.out.write_text(json.dumps(results, indent=1))
     Console(width=130).print(table(results))
 
 

@@ -1,6 +1,6 @@
-"""How fast images get from files into the store, against a plain Pillow loop; and how much memory that takes.
+"""The speed of decoding files into the store, against a plain Pillow loop; and the memory it takes.
 
-Both go over the same files, which are made on the spot from scikit-learn's photographs. A part of data.py.
+Both read the same files, crops of scikit-learn's photographs. Part of data.py.
 """
 
 import re
@@ -20,7 +20,7 @@ from openldn.data import store
 
 
 def write(folder: Path, n: int, size: int, suffix: str, crops: int = 200) -> list[Path]:
-    """Random crops of two photographs, a few hundred different ones, each written many times."""
+    """Files of random crops of two photographs: `crops` different ones, over and over."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     photographs = [Image.fromarray(p) for p in load_sample_images().images]
@@ -40,7 +40,7 @@ def write(folder: Path, n: int, size: int, suffix: str, crops: int = 200) -> lis
 
 
 def plain(paths: list[Path], size: int) -> np.ndarray:
-    """What one would write by hand."""
+    """The obvious loop."""
     made = np.empty((len(paths), 3, size, size), np.uint8)
     for i, path in enumerate(paths):
         with Image.open(path) as image:
@@ -52,43 +52,43 @@ def plain(paths: list[Path], size: int) -> np.ndarray:
 def building(work: Path) -> None:
     print(f"{'files':<34}{'plain loop':>14}{'store':>14}{'ratio':>8}{'second start':>14}   (images/s; s)")
     cases = [(3000, 32, "png", 32), (3000, 64, "jpg", 64), (600, 500, "jpg", 224), (600, 500, "jpg", 64)]
-    store.decoded(write(work / "warm", 300, 32, "png"), root="warm", size=32)  # starts the worker processes
+    store.decode(write(work / "warm", 300, 32, "png"), root="warm", size=32)  # starts the worker processes
     for n, size, suffix, to in cases:
         paths = write(work / f"{size}-{to}-{suffix}", n, size, suffix)
         t = time.perf_counter()
         plain(paths, to)
-        by_hand = n / (time.perf_counter() - t)
+        in_loop = n / (time.perf_counter() - t)
         t = time.perf_counter()
-        store.decoded(paths, root=str(paths[0].parent), size=to)
+        store.decode(paths, root=str(paths[0].parent), size=to)
         ours = n / (time.perf_counter() - t)
         t = time.perf_counter()
-        store.decoded(paths, root=str(paths[0].parent), size=to)
+        store.decode(paths, root=str(paths[0].parent), size=to)
         again = time.perf_counter() - t
         what = f"{n} {suffix} of {size} px to {to} px"
-        print(f"{what:<34}{by_hand:>14.0f}{ours:>14.0f}{ours / by_hand:>8.2f}{again:>14.2f}", flush=True)
+        print(f"{what:<34}{in_loop:>14.0f}{ours:>14.0f}{ours / in_loop:>8.2f}{again:>14.2f}", flush=True)
 
 
 def memory(work: Path) -> None:
-    """In a process of its own: what it held beyond what it began with, when all rows had been read."""
+    """Memory while the store is built, and after all images have been read from it."""
     paths = write(work / "memory", 100_000, 64, "jpg")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    made = store.decoded(paths, root="memory", size=64)
+    images, _ = store.decode(paths, root="memory", size=64)
     built = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     order = torch.randperm(len(paths))
     for rows in order.split(200):
-        made.images[rows]
+        images[rows]
     status = Path("/proc/self/status").read_text()
     own, mapped = (int(re.search(rf"{name}:\s+(\d+)", status)[1]) / 1024 for name in ("RssAnon", "RssFile"))
-    size = np.prod(made.images.shape) / 2**20
+    size = np.prod(images.shape) / 2**20
     print(
         f"100,000 images of 64 px ({size:.0f} MiB of pixels): {before:.0f} MiB before, peak {built:.0f} MiB "
-        f"while the store was made; after all rows were read in random order {own:.0f} MiB of its own, and "
-        f"{mapped:.0f} MiB of the file that the system has in its cache and may drop at any time"
+        f"while the store was built; after all rows were read in random order {own:.0f} MiB private memory, "
+        f"and {mapped:.0f} MiB of mapped files, which the system may drop at any time"
     )
 
 
 def first_step(work: Path) -> None:
-    """From the command to the first step, for 50,000 small files."""
+    """Time from `openldn train` to the first step, for 50,000 small files."""
     data = work / "photos"
     paths = write(data / "unlabelled", 50_000, 32, "png", crops=5000)
     for k in range(2):

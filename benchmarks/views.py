@@ -1,7 +1,7 @@
-"""How fast views are made: whole batches against one image at a time by Pillow, side by side.
+"""The speed of augmentation: whole batches against Pillow, one image at a time.
 
 Both do the same to photographs: flip and crop (shifted up to 96 pixels, resized above), for strong views two
-draws of RandAugment and a cut-out square, and floats at the end. A part of data.py.
+draws of RandAugment and cutout; then floats. Part of data.py.
 """
 
 import random
@@ -19,7 +19,7 @@ from torch import Tensor
 from openldn.data.draws import keys_of
 from openldn.data.views import RESIZED_ABOVE, views
 
-# Training makes small images in groups of up to 16 batches.
+# Pixels, and images per batch; training makes views of up to 16 batches of small images at a time.
 BATCHES = [
     (32, 100),
     (32, 200),
@@ -30,7 +30,7 @@ BATCHES = [
     (224, 32),
     (224, 64),
     (224, 128),
-]  # pixels, images
+]
 
 
 def table(turns: int = 8) -> None:
@@ -41,7 +41,7 @@ def table(turns: int = 8) -> None:
         "openldn, images/s",
         "Pillow, images/s",
         "times",
-        title=f"views, median of {3 * turns}",
+        title=f"augmentation, median of {3 * turns} calls",
     )
     for size, n in BATCHES:
         images = photographs(size, n)
@@ -58,7 +58,7 @@ def table(turns: int = 8) -> None:
 
 
 def side_by_side(a: Callable[[int], object], b: Callable[[int], object], n: int) -> tuple[float, float]:
-    """Median seconds of each, in turns of four of which the first does not count, on the same machine."""
+    """Median seconds of each, in alternating groups of four calls, of which the first is a warm-up."""
     seconds: tuple[list[float], list[float]] = ([], [])
     for turn in range(n):
         for f, taken in zip((a, b), seconds, strict=True):
@@ -71,9 +71,8 @@ def side_by_side(a: Callable[[int], object], b: Callable[[int], object], n: int)
 
 
 def photographs(size: int, n: int) -> Tensor:
-    """Random crops of two photographs, in memory as they come: from CIFAR's files or from the store.
-
-    (n, 3, size, size) uint8
+    """Random crops of two photographs, uint8 (n, 3, size, size), in the memory layout that training has:
+    channels first from CIFAR's files, channels last from the store.
     """
     rng, made = np.random.default_rng(0), []
     wholes = [Image.fromarray(whole) for whole in load_sample_images().images]
@@ -99,18 +98,18 @@ def by_pillow(images: list[np.ndarray], strong: bool) -> Tensor:
                 op, level, sign = random.choice(OPS), random.randint(1, 9), random.choice((-1, 1))
                 if random.random() < 0.5:
                     image = op(image, level, sign)
-            image = cut(image)
+            image = cutout(image)
         made.append(np.asarray(image).transpose(2, 0, 1).astype(np.float32) / 255)
     return torch.from_numpy(np.stack(made))
 
 
-def mirrored(image: Image.Image) -> Image.Image:
+def flipped(image: Image.Image) -> Image.Image:
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if random.random() < 0.5 else image
 
 
 def shifted(image: Image.Image) -> Image.Image:
     pad = image.width // 8
-    array = np.pad(np.asarray(mirrored(image)), ((pad, pad), (pad, pad), (0, 0)), mode="reflect")
+    array = np.pad(np.asarray(flipped(image)), ((pad, pad), (pad, pad), (0, 0)), mode="reflect")
     top, left = random.randint(0, 2 * pad), random.randint(0, 2 * pad)
     return Image.fromarray(array[top : top + image.height, left : left + image.width])
 
@@ -126,10 +125,10 @@ def resized(image: Image.Image) -> Image.Image:
         width, height = image.size
     left, top = random.randint(0, image.width - width), random.randint(0, image.height - height)
     crop = image.crop((left, top, left + width, top + height))
-    return mirrored(crop.resize(image.size, Image.Resampling.BILINEAR))
+    return flipped(crop.resize(image.size, Image.Resampling.BILINEAR))
 
 
-def cut(image: Image.Image) -> Image.Image:
+def cutout(image: Image.Image) -> Image.Image:
     width = min(16, image.width // 2)
     left, top = (int(max(0, random.random() * length - width / 2)) for length in image.size)
     image = image.copy()

@@ -1,4 +1,4 @@
-"""The picture in the README: the most confident images of each class a demo run ends with.
+"""The picture in the README: the most confident images of each class of a demo run.
 
 openldn demo --out RUN && python docs/picture.py RUN docs/demo.png
 """
@@ -25,7 +25,7 @@ def main(run: Path, out: Path) -> None:
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(15)
     for k, name in enumerate(model.classes):
         top = k * cell + (2 * GAP if k >= model.n_known else 0)
-        label = f"{name}" if k < model.n_known else f"novel-{k - model.n_known + 1}"
+        label = str(name) if k < model.n_known else f"novel-{k - model.n_known + 1}"
         draw.text((8, top + cell // 3), label, 0, font)
         rows = np.flatnonzero(prediction.ids.numpy() == k)
         best = rows[np.argsort(-prediction.confidence.numpy()[rows], kind="stable")][:COLUMNS]

@@ -1,4 +1,4 @@
-"""Before torch is loaded: threads that wait soon sleep, so that tests are quick on a busy machine too."""
+"""Before torch is loaded: one thread each, since networks are tiny and tests run side by side."""
 
 import os
 from collections.abc import Iterator
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # for whoever sets more: threads that wait soon sleep
 
 
 @pytest.fixture(autouse=True, scope="session")

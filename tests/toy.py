@@ -13,6 +13,8 @@ from openldn.data.batches import Batch, Batches
 from openldn.data.benchmark import Benchmark
 from openldn.data.problem import Problem, Truth
 from openldn.model import new_network
+from openldn.nets.classifier import Classifier, FeaturesAndLogits, n_features
+from openldn.nets.heads import HeadBuilder, Linear
 from openldn.options import Options
 from openldn.training.loop import Training
 
@@ -51,7 +53,7 @@ def pictures(
 def labelled_set(
     n_classes: int = 6, per_class: int = 40, noise: float = 25.0, *, flip: bool = False, enlarged: int = 1
 ) -> Benchmark:
-    """Six classes with a test part, to be split. `enlarged` repeats each pixel so often in both directions."""
+    """Six classes with a test part, to be split. `enlarged` repeats pixels so often in both directions."""
 
     def part(n: int, seed: int) -> tuple[torch.Tensor, np.ndarray]:
         images, labels = pictures(n_classes, n, seed, noise)
@@ -60,6 +62,29 @@ def labelled_set(
 
     classes = tuple(f"c{k}" for k in range(n_classes))
     return Benchmark.in_memory("toy", part(per_class, 0), part(15, 1), classes, flip)
+
+
+def classifier(
+    body: nn.Module, n_outputs: int, channels: int = 3, size: int = 8, head: HeadBuilder = Linear
+) -> Classifier:
+    """A classifier on a backbone, for images that are not normalised."""
+    made = head(n_features(body, channels, size), n_outputs, n_outputs)
+    return Classifier(body, made, torch.zeros(channels), torch.ones(channels))
+
+
+class Echo:
+    """A network whose features and logits are the pixels."""
+
+    def __init__(self, n_outputs: int = 3):
+        self.head = Linear(1, n_outputs)
+
+    def __call__(self, x: torch.Tensor) -> FeaturesAndLogits:
+        return FeaturesAndLogits(x.flatten(1), x.flatten(1))
+
+
+def as_images(logits: torch.Tensor) -> torch.Tensor:
+    """What `Echo` has these logits for.  (n, C) -> (n, C, 1, 1)"""
+    return logits[..., None, None]
 
 
 def split(seed: int = 0, noise: float = 25.0) -> tuple[Problem, Truth]:

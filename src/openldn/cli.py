@@ -156,20 +156,22 @@ def evaluate(
     run: Annotated[Path, Positional, _arg("RUN")],
     /,
     truth: Annotated[Path | None, _arg("FILE.csv", "a named data set's test images")] = None,
+    predictions: Annotated[Path | None, _arg("FILE.csv", "the run's own, of unlabelled images")] = None,
     as_json: Annotated[bool, arg(name="json", help_behavior_hint="")] = False,
 ) -> None:
     """Known, novel and all accuracy under every protocol.
 
     Args:
         run: Folder of the run.
-        truth: CSV file of image,label with the ground truth of unlabelled images.
+        truth: CSV file of image,label with the ground truth.
+        predictions: With --truth: the predictions to evaluate, a file that `openldn predict` wrote.
         as_json: Print JSON instead of a table.
     """
     from openldn import inference
     from openldn.run import Run, finite
 
     opened = Run.open(run)
-    result = inference.evaluate(opened, truth)
+    result = inference.evaluate(opened, truth, predictions)
     if as_json:
         print(json.dumps(finite(result), indent=2))
     else:
@@ -427,8 +429,8 @@ def _show(result: Mapping[str, Any], run: "Run") -> None:
         _say("Its clusters have no names: known accuracy is by Hungarian matching, except in `anchored`.")
     if result.get("left_out"):
         _say(
-            f"{result['images']} images were evaluated; {result['left_out']} others in the file were not "
-            "unlabelled in this run."
+            f"{result['images']} images were evaluated; {result['left_out']} others in the file have "
+            "no prediction."
         )
     _say(f"NMI {result['nmi']:.3f}, ARI {result['ari']:.3f}")
     _say(

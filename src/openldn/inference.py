@@ -68,16 +68,21 @@ def prediction_rows(model: Model, names: Sequence[str], images: Images) -> Itera
     return zip(names, labels, confidence, model.kind(prediction), strict=True)
 
 
-def evaluate(run: Run | str | Path, truth: str | Path | None = None) -> dict[str, Any]:
+def evaluate(
+    run: Run | str | Path, truth: str | Path | None = None, predictions: str | Path | None = None
+) -> dict[str, Any]:
     """Known, novel and all accuracy under every protocol.
 
     A named data set is evaluated on its test images. For one's own images, `truth` is a CSV file of
     `image,label` with the ground truth of unlabelled images; a label that is not a known class is novel.
-    Other images in that file are counted (`left_out`) and ignored.
+    Other images in that file are counted (`left_out`) and ignored. `predictions` is a file that `predict`
+    wrote, to evaluate new images instead.
     """
     run = _finished(run)
     if truth is not None:
-        return _evaluate_csv(run, Path(truth))
+        return _evaluate_csv(run, Path(truth), Path(predictions or run.path / "predictions.csv"))
+    if predictions is not None:
+        raise UserError("predictions are evaluated by their ground truth; give it with --truth FILE.csv")
     if run.config["data"]["kind"] != "named":
         raise UserError(
             f"{run.path} has no test images; give true classes of unlabelled images with --truth FILE.csv"
@@ -130,10 +135,9 @@ def _finished(run: Run | str | Path) -> Run:
     return run
 
 
-def _evaluate_csv(run: Run, truth: Path) -> dict[str, Any]:
+def _evaluate_csv(run: Run, truth: Path, file: Path) -> dict[str, Any]:
     hint = f"the run is incomplete; go on with it: openldn resume {run.path}"
     names = read_json(run.path / "classes.json", hint)
-    file = run.path / "predictions.csv"
     try:
         known = [str(name) for name in names["known"]]
         ids = {name: i for i, name in enumerate([*known, *map(str, names["novel"])])}
@@ -141,7 +145,8 @@ def _evaluate_csv(run: Run, truth: Path) -> dict[str, Any]:
             predicted = {row["image"]: ids[row["label"]] for row in csv.DictReader(f)}
     except (OSError, KeyError, TypeError, UnicodeDecodeError, csv.Error):
         raise UserError(
-            f"{file} is missing, or does not fit classes.json; train again, or take the run from a backup"
+            f"{file} is missing, or its labels are not the classes of {run.path}; give a file that "
+            "`openldn predict` wrote, or train again"
         ) from None
     found = folder.trimmed(folder.read_labels(truth), predicted)
     given = {image: label for image, label in found.items() if label and image in predicted}
@@ -149,8 +154,8 @@ def _evaluate_csv(run: Run, truth: Path) -> dict[str, Any]:
         example = next((image for image in found if found[image]), None)
         what = f"it names {example!r}, among others" if example else "it has no labels"
         raise UserError(
-            f"{truth} names none of the images that were unlabelled in {run.path} ({what}); name them as "
-            f"{file} does: {next(iter(predicted), '')!r}"
+            f"{truth} names none of the images in {file} ({what}); name them as that file does, such as "
+            f"{next(iter(predicted), '')!r}"
         )
     novel = sorted(set(given.values()) - set(known))
     classes = {name: i for i, name in enumerate([*known, *novel])}

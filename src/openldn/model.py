@@ -15,7 +15,7 @@ from openldn.data.problem import Problem
 from openldn.errors import UserError
 from openldn.files import read_json, read_tensors, write_json, write_tensors
 from openldn.nets import backbones
-from openldn.nets.classifier import Classifier, infer, pixel_statistics
+from openldn.nets.classifier import Classifier, infer, n_features, pixel_statistics
 from openldn.nets.predictors import Predictor
 from openldn.training.stage import Stage
 
@@ -121,13 +121,19 @@ class Model:
             raise UserError(
                 "this model has a backbone of its owner's own; give it: openldn.load(path, backbone=module)"
             )
-        blank = torch.zeros(channels)
-        # Weights drawn here are overwritten; the caller's random numbers do not move.
-        with torch.random.fork_rng(devices=[]):
-            body = _copied(backbone) if backbone else backbones.build(name, channels, size)
-            network = Classifier(body, stage.head, n_outputs, len(known), blank, blank + 1, size)
+        # On `meta` no random numbers are drawn: a training in another thread may be drawing its own.
+        meta = torch.device("meta")
+        if backbone is None:
+            with meta:
+                body = backbones.build(name, channels, size)
+        else:
+            body = _copied(backbone)
+        d = n_features(body, channels, size)
+        with meta:
+            head, blank = stage.head(d, n_outputs, len(known)), torch.zeros(channels)
+        network = Classifier(body, head, blank, blank)
         try:
-            network.load_state_dict(_under("network.", tensors))
+            network.load_state_dict(_under("network.", tensors), assign=True)
         except RuntimeError:
             raise UserError(f"{file} does not fit its backbone ({name}); train again") from None
         network.mixed_precision = about.get("precision") == "bfloat16"
@@ -149,7 +155,8 @@ def new_network(
     if isinstance(body, backbones.SmallNet):
         some = problem.images[torch.arange(0, len(problem.images), -(-len(problem.images) // 1000))]
         body.fit_whitening((some.float() / 255 - mean.view(1, -1, 1, 1)) / std.view(1, -1, 1, 1))
-    network = Classifier(body, stage.head, stage.n_outputs(problem), problem.n_known, mean, std, size)
+    head = stage.head(n_features(body, channels, size), stage.n_outputs(problem), problem.n_known)
+    network = Classifier(body, head, mean, std)
     return _laid_out(network, device).train()
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -72,8 +73,37 @@ def test_split_claims_as_many_novel_classes_as_told_and_passes_on_the_flip() -> 
 
 @pytest.mark.parametrize(
     ("known", "labelled", "word"),
-    [(0.2, 0.5, "known"), (1.0, 0.5, "known"), (0.6, 0.0, "labelled"), (0.6, 1.2, "labelled")],
+    [
+        (0.2, 0.5, "known 0.2 makes 1 of 5 classes known"),
+        (1.0, 0.5, "known 1.0 makes 5 of 5 classes known"),
+        (5.0, 0.5, "known 5.0 is not a share of the classes; give a number between 0 and 1"),
+        (math.nan, 0.5, "known nan is not a share"),
+        (0.6, 0.0, "labelled 0.0 is not a share"),
+        (0.6, 1.2, "labelled 1.2 is not a share"),
+    ],
 )
 def test_splits_that_make_no_sense_are_refused(known: float, labelled: float, word: str) -> None:
     with pytest.raises(UserError, match=f"--{word}"):
         benchmark().split(known=known, labelled=labelled, seed=0)
+
+
+@pytest.mark.parametrize("n", [1, 7, 20, 40, 1000])
+def test_a_subset_has_the_first_images_of_each_class(n: int) -> None:
+    whole = benchmark()
+    part = whole.subset(n)
+    each = max(1, n // 5)
+    expected = sorted(i for k in range(5) for i in np.flatnonzero(whole.train.labels == k)[:each].tolist())
+    assert part.train.names == tuple(f"toy/train/{i}" for i in expected)
+    assert part.train.labels.tolist() == whole.train.labels[expected].tolist()
+    assert torch.equal(part.train.pixels[torch.arange(len(expected))], whole.train.pixels[expected])
+    assert part.test is whole.test
+
+
+def test_a_subset_of_files_is_the_same_as_of_pixels() -> None:
+    whole = benchmark()
+    files = replace(whole.train, images=tuple(f"/at/{name}" for name in whole.train.names), root="/at")
+    part = replace(whole, train=files).subset(20).train
+    assert part.names == whole.subset(20).train.names
+    assert part.files == tuple(f"/at/{name}" for name in part.names)
+    assert part.labels.tolist() == whole.subset(20).train.labels.tolist()
+    assert part.root == "/at"

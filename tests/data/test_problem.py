@@ -58,6 +58,13 @@ def test_with_novel_changes_the_number_alone() -> None:
     assert after.labels is before.labels
 
 
+def test_class_prior_is_what_equally_large_classes_leave_unlabelled() -> None:
+    """12 images, 4 classes of 3 each: 2 labelled images in the first, more than 3 in the second."""
+    prior = problem([0, 0, 1, 1, 1, 1, *[-1] * 6]).class_prior()
+    left = torch.tensor([1.0, 0.3, 3.0, 3.0])  # at least a tenth
+    torch.testing.assert_close(prior, left / left.sum())
+
+
 def test_digest_tells_problems_apart() -> None:
     first = problem([0, 1, -1, -1])
     assert first.digest() == problem([0, 1, -1, -1]).digest()
@@ -85,7 +92,7 @@ def test_digest_does_not_see_how_images_lie_in_memory() -> None:
     [
         ([], ("cat", "dog"), 1, "no images"),
         ([-1, -1], (), 1, "no image is labelled"),
-        ([0, 1], ("cat", "dog"), 1, "every image is labelled"),
+        ([0, 1], ("cat", "dog"), 1, "every image is labelled.*put some of them into the folder `unlabelled`"),
         ([0, 0, -1], ("cat",), 1, "one class"),
         ([0, 1, -1], ("cat", "dog"), 0, "number of novel classes is 0"),
         ([0, 1, -1], ("cat", "dog"), 2, "cannot be found in 1"),

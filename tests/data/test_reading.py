@@ -1,7 +1,10 @@
-"""What the readers make of arrays, digits, CIFAR-10 and folders, against what was written."""
+"""What is read of arrays, digits, CIFAR-10 and folders, against what was written."""
 
 import csv
 import io
+import os
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +15,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from openldn.config import Options
-from openldn.data import images, reading, sources
-from openldn.data.problem import Problem
-from openldn.data.sources import arrays
+from openldn.data import reading, sources, store, text_files
+from openldn.data import split as splits
+from openldn.data.problem import Problem, encode
+from openldn.data.sources import arrays, digits, folder
 from openldn.errors import UserError
+from openldn.options import Options
 
 Pixels = NDArray[np.uint8]
 
@@ -46,8 +50,8 @@ def read_folder(
     return reading.read(source, options).problem
 
 
-def chosen(paths: list[Path]) -> tuple[int, int]:
-    return images.choose_size([images.header(path) for path in paths])
+def read_arrays(X: Any, y: Any, **how: Any) -> Problem:
+    return reading.read_arrays(X, y, n_novel=1, flip=True, **how).problem
 
 
 def label_of(problem: Problem) -> dict[str, str | int | None]:
@@ -62,7 +66,7 @@ def label_of(problem: Problem) -> dict[str, str | int | None]:
 @pytest.mark.parametrize("form", [np.asarray, torch.from_numpy, list])
 def test_arrays_keep_every_pixel(shape: tuple[int, ...], form: Any) -> None:
     X = noise(*shape)
-    problem = arrays.read(form(X.copy()), [0, 1, -1, -1, -1], n_novel=2).problem
+    problem = read_arrays(form(X.copy()), [0, 1, -1, -1, -1])
     channels = shape[3] if len(shape) == 4 else 1
     assert problem.images.shape == (5, channels, 8, 8)
     assert problem.images.dtype == torch.uint8
@@ -76,7 +80,7 @@ def test_arrays_keep_every_pixel(shape: tuple[int, ...], form: Any) -> None:
 def test_arrays_may_be_views_or_read_only() -> None:
     X = noise(10, 8, 8)
     X.setflags(write=False)
-    pixels, _ = arrays.read_images(X[::-2, :, ::-1])
+    pixels = arrays.read_images(X[::-2, :, ::-1])
     assert np.array_equal(pixels[:, 0].numpy(), X[::-2, :, ::-1])
 
 
@@ -84,12 +88,12 @@ def test_arrays_may_be_views_or_read_only() -> None:
 def test_arrays_are_neither_changed_nor_aliased(shape: tuple[int, ...]) -> None:
     X, y = noise(*shape), np.array([3, -1, 5, -1])
     X_before, y_before = X.copy(), y.copy()
-    problem = arrays.read(X, y, n_novel=1).problem
+    problem = read_arrays(X, y)
     problem.images.zero_()
     problem.labels.zero_()
     assert np.array_equal(X, X_before)
     assert np.array_equal(y, y_before)
-    problem = arrays.read(X, y, n_novel=1).problem
+    problem = read_arrays(X, y)
     X[:], y[:] = 0, 0
     assert int(problem.images.max()) > 0
     assert problem.labels.tolist() == [0, -1, 1, -1]
@@ -110,7 +114,7 @@ def test_arrays_are_neither_changed_nor_aliased(shape: tuple[int, ...]) -> None:
 def test_arrays_may_be_paths(tmp_path: Path, form: Any) -> None:
     X = noise(3, 8, 8, 3)
     paths = [save(x, tmp_path / f"{i}.png") for i, x in enumerate(X)]
-    problem = arrays.read(form(paths), ["a", "b", ""], n_novel=1).problem
+    problem = read_arrays(form(paths), ["a", "b", ""])
     assert problem.names == tuple(map(str, paths))
     assert np.array_equal(np.stack([*by_name(problem).values()]), X)
 
@@ -134,7 +138,7 @@ def test_arrays_may_be_paths(tmp_path: Path, form: Any) -> None:
     ],
 )
 def test_labels(y: Any, ids: list[int], classes: tuple[str | int, ...]) -> None:
-    labels, found = arrays.read_labels(y)
+    labels, found = encode(arrays.read_labels(y))
     assert labels.dtype == torch.int64
     assert labels.tolist() == ids
     assert found == classes
@@ -146,24 +150,24 @@ def test_labels(y: Any, ids: list[int], classes: tuple[str | int, ...]) -> None:
 
 def test_digits() -> None:
     whole, data = sources.read_named("digits", None), load_digits()
-    assert len(whole.images) + len(whole.test_images) == len(data.target) == 1797
+    assert len(whole.train.pixels) + len(whole.test.pixels) == len(data.target) == 1797
     assert whole.flip is False
     assert whole.classes == tuple(range(10))
-    assert (int(whole.images.min()), int(whole.images.max())) == (0, 255)
+    assert (int(whole.train.pixels.min()), int(whole.train.pixels.max())) == (0, 255)
     test = np.zeros(1797, bool)
     for k in range(10):
         of_class = [i for i in range(1797) if data.target[i] == k]
         test[[of_class[j] for j in range(len(of_class)) if j % 5 == 0]] = True
     for pixels, labels, rows in (
-        (whole.images, whole.labels, ~test),
-        (whole.test_images, whole.test_labels, test),
+        (whole.train.pixels, whole.train.labels, ~test),
+        (whole.test.pixels, whole.test.labels, test),
     ):
         assert pixels.dtype == torch.uint8
         assert pixels.shape == (rows.sum(), 1, 8, 8)
         assert np.array_equal(labels, data.target[rows])
         assert np.abs(pixels[:, 0].numpy() - data.images[rows] * 255 / 16).max() <= 0.5
-    seen = {image.numpy().tobytes() for image in whole.images}
-    assert not any(image.numpy().tobytes() in seen for image in whole.test_images)
+    seen = {image.numpy().tobytes() for image in whole.train.pixels}
+    assert not any(image.numpy().tobytes() in seen for image in whole.test.pixels)
 
 
 # ------------------------------------------------------------------------------------------ cifar10
@@ -193,10 +197,10 @@ def test_cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str, to
     else:
         monkeypatch.setenv("OPENLDN_DATA", str(tmp_path / "elsewhere"))
     whole = sources.read_named("cifar10", tmp_path if told == "data_dir" else None)
-    assert np.array_equal(whole.images.permute(0, 2, 3, 1).numpy(), pixels)
-    assert np.array_equal(whole.test_images.permute(0, 2, 3, 1).numpy(), test_pixels)
-    assert whole.labels.tolist() == labels
-    assert whole.test_labels.tolist() == test_labels
+    assert np.array_equal(whole.train.pixels.permute(0, 2, 3, 1).numpy(), pixels)
+    assert np.array_equal(whole.test.pixels.permute(0, 2, 3, 1).numpy(), test_pixels)
+    assert whole.train.labels.tolist() == labels
+    assert whole.test.labels.tolist() == test_labels
     assert whole.classes[0] == "airplane"
     assert whole.classes[9] == "truck"
     assert len(whole.classes) == 10
@@ -208,7 +212,7 @@ def test_cifar10_is_sought_in_the_cache(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.delenv("OPENLDN_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     pixels, *_ = write_cifar10(tmp_path / "openldn" / "cifar10")
-    assert len(sources.read_named("cifar10", None).images) == len(pixels)
+    assert len(sources.read_named("cifar10", None).train) == len(pixels)
 
 
 @pytest.mark.parametrize("name", ["data_batch_1.bin", "data_batch_5.bin", "test_batch.bin"])
@@ -322,126 +326,6 @@ def test_label_file_with_difficult_names(tmp_path: Path) -> None:
     assert label_of(problem) == {**expected, "cat/1.png": None}
 
 
-# --------------------------------------------------------------------------- folders: what is seen
-
-TURNED = {
-    1: lambda a: a,
-    2: lambda a: a[:, ::-1],
-    3: lambda a: a[::-1, ::-1],
-    4: lambda a: a[::-1],
-    5: lambda a: a.T,
-    6: lambda a: np.rot90(a, -1),
-    7: lambda a: a[::-1, ::-1].T,
-    8: lambda a: np.rot90(a),
-}
-
-
-@pytest.mark.parametrize("orientation", TURNED)
-def test_orientation_is_applied(tmp_path: Path, orientation: int) -> None:
-    pixels, exif = noise(8, 8), Image.Exif()
-    exif[0x0112] = orientation
-    Image.fromarray(pixels).save(tmp_path / "1.png", exif=exif)
-    assert np.array_equal(images.read(tmp_path / "1.png", 8, 1)[0], TURNED[orientation](pixels))
-
-
-def seen(image: Image.Image, path: Path, channels: int, **how: Any) -> NDArray[np.int64]:
-    """What is read of an image that was written.  (h, w, c)"""
-    image.save(path, **how)
-    size = image.size[0]
-    return images.read(path, size, channels).transpose(1, 2, 0).astype(np.int64)
-
-
-def over_white(colour: Pixels, alpha: Pixels) -> NDArray[np.float64]:
-    share = alpha[..., None] / 255
-    return share * colour + (1 - share) * 255
-
-
-@pytest.mark.parametrize("suffix", ["png", "tif"])
-def test_transparent_colour_lies_over_white(tmp_path: Path, suffix: str) -> None:
-    pixels = noise(8, 8, 4)
-    pixels[0, :, 3], pixels[1, :, 3] = 0, 255
-    read = seen(Image.fromarray(pixels), tmp_path / f"1.{suffix}", 3)
-    assert np.abs(read - over_white(pixels[..., :3], pixels[..., 3])).max() <= 1
-    assert (read[0] == 255).all()
-    assert np.array_equal(read[1], pixels[1, :, :3])
-
-
-def test_transparent_grey_lies_over_white_and_is_grey(tmp_path: Path) -> None:
-    pixels = noise(8, 8, 2)
-    read = seen(Image.frombytes("LA", (8, 8), pixels.tobytes()), tmp_path / "1.png", 1)
-    assert np.abs(read - over_white(pixels[..., :1], pixels[..., 1])).max() <= 1
-    assert chosen([tmp_path / "1.png"]) == (8, 1)
-
-
-def test_palette(tmp_path: Path) -> None:
-    colours, places = noise(16, 3), noise(8, 8) % 16
-    image = Image.frombytes("P", (8, 8), places.tobytes())
-    image.putpalette(colours.tobytes())
-    read = seen(image, tmp_path / "1.png", 3)
-    assert np.array_equal(read, colours[places])
-    assert chosen([tmp_path / "1.png"]) == (8, 3)
-    read = seen(image, tmp_path / "2.png", 3, transparency=int(places[2, 3]))
-    clear = places == places[2, 3]
-    assert (read[clear] == 255).all()
-    assert np.array_equal(read[~clear], colours[places][~clear])
-
-
-def test_one_bit_is_black_and_white(tmp_path: Path) -> None:
-    pixels = noise(8, 8) > 127
-    read = seen(Image.fromarray(pixels), tmp_path / "1.png", 1)
-    assert np.array_equal(read[..., 0], np.where(pixels, 255, 0))
-    assert chosen([tmp_path / "1.png"]) == (8, 1)
-
-
-def test_grey_stays_as_it_is_and_is_equal_in_all_colours(tmp_path: Path) -> None:
-    pixels = noise(8, 8)
-    assert np.array_equal(seen(Image.fromarray(pixels), tmp_path / "1.png", 1)[..., 0], pixels)
-    read = seen(Image.fromarray(pixels), tmp_path / "2.png", 3)
-    assert all(np.array_equal(read[..., c], pixels) for c in range(3))
-
-
-@pytest.mark.parametrize("suffix", ["png", "tif"])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_sixteen_bits_are_scaled(tmp_path: Path, suffix: str, channels: int) -> None:
-    values = np.random.default_rng(0).integers(0, 65536, (8, 8)).astype(np.uint16)
-    values[0, 0], values[0, 1] = 0, 65535
-    read = seen(Image.fromarray(values), tmp_path / f"1.{suffix}", channels)
-    assert np.abs(read - values[..., None] / 65535 * 255).max() <= 0.5
-    assert chosen([tmp_path / f"1.{suffix}"]) == (8, 1)
-
-
-def test_numbers_without_a_scale_are_refused(tmp_path: Path) -> None:
-    """Nobody can tell what white is in them; clipped, they would be black or white all over."""
-    for pixels in (np.ones((8, 8), np.float32), np.full((8, 8), 100_000, np.int32)):
-        Image.fromarray(pixels).save(tmp_path / "1.tif")
-        with pytest.raises(images.Unreadable, match="8"):
-            images.read(tmp_path / "1.tif", 8, 1)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "size"),
-    [
-        ([(8, 8)] * 3, 8),
-        ([(28, 28)] * 3, 28),
-        ([(64, 64)] * 3, 64),
-        ([(7, 7)] * 3, 32),
-        ([(65, 65)] * 3, 64),
-        ([(20, 20), (20, 20), (24, 24)], 32),
-        ([(20, 24)] * 3, 32),
-        ([(40, 30), (60, 70), (60, 70)], 64),
-        ([(100, 500), (90, 90), (120, 91)], 96),
-        ([(120, 150), (1, 1), (400, 300)], 128),
-        ([(300, 200)] * 3, 224),
-        ([(500, 900)] * 3, 224),
-    ],
-)
-def test_size(tmp_path: Path, shapes: list[tuple[int, int]], size: int) -> None:
-    paths = [save(noise(*shape), tmp_path / f"{i}.png") for i, shape in enumerate(shapes)]
-    assert chosen(paths) == (size, 1)
-    (pixels,) = arrays.in_parts(paths, *chosen(paths))
-    assert pixels.shape == (len(paths), 1, size, size)
-
-
 def test_size_may_be_told(tmp_path: Path) -> None:
     for i, name in enumerate(["a/1.png", "b/1.png", "unlabelled/1.png"]):
         save(noise(20 + i, 30), tmp_path / name)
@@ -449,32 +333,6 @@ def test_size_may_be_told(tmp_path: Path) -> None:
     for size in (0, -4, 7, 100_000):
         with pytest.raises(UserError, match=f"{size} pixels"):
             read_folder(tmp_path, None, n_novel=1, size=size)
-
-
-@pytest.mark.parametrize("lying", [True, False])
-@pytest.mark.parametrize("scale", [1, 2, 3])
-def test_the_centre_is_cut_out_and_nothing_is_squashed(tmp_path: Path, lying: bool, scale: int) -> None:
-    """A frame of 200 at both ends goes; a disc in the middle stays one."""
-    y, x = np.mgrid[: 32 * scale, : 64 * scale] + 0.5
-    disc = (x - 32 * scale) ** 2 + (y - 16 * scale) ** 2 < (12 * scale) ** 2
-    pixels = np.where(disc, 100, 0).astype(np.uint8)
-    pixels[:, : 16 * scale] = pixels[:, 48 * scale :] = 200
-    path = save(pixels if lying else pixels.T.copy(), tmp_path / "1.png")
-    read = images.read(path, 32, 1)[0]
-    if scale == 1:
-        assert np.array_equal(read, pixels[:, 16:48])
-    assert read.max() < 150
-    inside = read > 50
-    assert inside.any(axis=0).sum() == inside.any(axis=1).sum() == 24
-    assert abs(int(inside.sum()) - np.pi * 12**2) < 12
-
-
-def test_grey_only_if_all_are_grey(tmp_path: Path) -> None:
-    """One colour image among hundreds counts, wherever it is."""
-    paths = [save(noise(8, 8), tmp_path / f"{i:03}.png") for i in range(401)]
-    assert chosen(paths) == (8, 1)
-    save(noise(8, 8, 3), paths[1])
-    assert chosen(paths) == (8, 3)
 
 
 def test_a_name_that_no_csv_file_can_hold(tmp_path: Path) -> None:
@@ -491,7 +349,193 @@ def test_a_name_that_no_csv_file_can_hold(tmp_path: Path) -> None:
 
 def test_of_arrays_that_are_not_square_the_centre_is_taken() -> None:
     X = np.arange(2 * 10 * 14, dtype=np.uint8).reshape(2, 10, 14)
-    pixels, _ = arrays.read_images(X)
+    pixels = arrays.read_images(X)
     assert (pixels[:, 0].numpy() == X[:, :, 2:12]).all()
-    pixels, _ = arrays.read_images(X.transpose(0, 2, 1))
+    pixels = arrays.read_images(X.transpose(0, 2, 1))
     assert (pixels[:, 0].numpy() == X.transpose(0, 2, 1)[:, 2:12]).all()
+
+
+# ------------------------------------------------------------------------------------------ data sources
+
+
+def test_what_cannot_be_a_data_source(tmp_path: Path) -> None:
+    image, other = save(noise(8, 8), tmp_path / "cat.JPG"), tmp_path / "notes.txt"
+    other.touch()
+    for data, labels, words in (
+        (image, None, "cat.JPG is an image, not a folder; give a folder of images"),
+        (other, None, "notes.txt is a file, not a folder"),
+        (tmp_path / "none", None, "there is no folder .*none', nor a data set of that name"),
+        ("a\0b", None, "remove the NUL character"),
+        (tmp_path, "a\0b", "remove the NUL character"),
+    ):
+        with pytest.raises(UserError, match=words):
+            reading.describe(data, labels, Options())
+    with pytest.raises(UserError, match="--images does not apply to a folder; leave it out"):
+        reading.describe(tmp_path, None, Options(images=5))
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "pipe", "folder", "large", "none"])
+def test_labels_and_splits_are_regular_files_of_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Others would block, or be read until memory ends."""
+    monkeypatch.setattr(text_files, "MOST_BYTES", 1000)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "large").write_text("image,label\n" * 100)
+    save(noise(8, 8), tmp_path / "photos" / "1.png")
+    file = tmp_path / name
+    for read in (folder.read_labels, splits.read):
+        with pytest.raises(UserError, match=re.escape(str(file))):
+            read(file)
+
+
+def test_labels_with_a_nul_character_are_refused(tmp_path: Path) -> None:
+    """numpy would take "a" and "a\0" for one."""
+    for name in "abc":
+        save(noise(8, 8, seed=ord(name)), tmp_path / "photos" / f"{name}.png")
+    (tmp_path / "labels.csv").write_bytes(b"image,label\na.png,x\nb.png,x\0\n")
+    with pytest.raises(UserError, match=r"the label 'x\\x00' has a NUL character"):
+        read_folder(tmp_path / "photos", tmp_path / "labels.csv", n_novel=1)
+    with pytest.raises(UserError, match="NUL"):
+        read_arrays(noise(3, 8, 8), ["x", "x\0", ""])
+
+
+@pytest.mark.parametrize("label", [-2, 2**53, 2**63 - 1])
+def test_integer_labels_out_of_range(label: int) -> None:
+    with pytest.raises(UserError, match=f"the label {label} is negative or too large"):
+        read_arrays(noise(3, 8, 8), [0, label, -1])
+
+
+def test_arrays_are_not_resized_but_files_are(tmp_path: Path) -> None:
+    X = noise(3, 12, 12, 3)
+    assert read_arrays(X, [0, 1, -1], size=12).images.shape == (3, 3, 12, 12)
+    with pytest.raises(UserError, match="the images have 12 pixels, but 16 pixels are needed; resize them"):
+        read_arrays(X, [0, 1, -1], size=16)
+    paths = [save(x, tmp_path / f"{i}.png") for i, x in enumerate(X)]
+    assert read_arrays(paths, [0, 1, -1], size=16).images.shape == (3, 3, 16, 16)
+
+
+# -------------------------------------------------------------------------------------------- new images
+
+
+def photos(tmp_path: Path) -> tuple[list[Path], Pixels]:
+    """A dozen images in folders, and their pixels."""
+    X = noise(12, 8, 8, 3)
+    return [save(x, tmp_path / "photos" / f"{i % 3}" / f"{i:02}.png") for i, x in enumerate(X)], X
+
+
+def test_new_images_are_read_as_training_images_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths, X = photos(tmp_path)
+    bad = tmp_path / "photos" / "0" / "bad.png"
+    bad.write_text("no image")
+    monkeypatch.setattr(reading, "AT_ONCE", 5)
+    names = [f"{i % 3}/{i:02}.png" for i in range(12)]
+    for given, expected in (
+        (tmp_path / "photos", sorted(names)),
+        (str(tmp_path / "photos"), sorted(names)),
+        ([*paths, bad], [*map(str, paths)]),
+    ):
+        parts = [*reading.new_images(given, size=8, channels=3)]
+        assert [len(part.names) + len(part.skipped) for part in parts] == [5, 5, 3]
+        assert [name for part in parts for name in part.names] == expected
+        ((name, reason),) = (pair for part in parts for pair in part.skipped)
+        assert name.endswith("0/bad.png")
+        assert "not an image" in reason
+        pixels = torch.cat([part.images for part in parts]).permute(0, 2, 3, 1).numpy()
+        assert np.array_equal(pixels, X[[int(name[-6:-4]) for name in expected]])
+
+
+def test_a_new_image_alone_and_new_images_in_an_array(tmp_path: Path) -> None:
+    (path, *_), X = photos(tmp_path)
+    (part,) = reading.new_images(path, size=8, channels=3)
+    assert part.names == (str(path),)
+    assert np.array_equal(part.images[0].permute(1, 2, 0).numpy(), X[0])
+    (part,) = reading.new_images(X, size=8, channels=3)
+    assert part.names == tuple(map(str, range(12)))
+    assert np.array_equal(part.images.permute(0, 2, 3, 1).numpy(), X)
+
+
+def test_new_images_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad.png").write_text("no image")
+    for given, words in (
+        (tmp_path / "none", "there is nothing at"),
+        ("a\0b", "there is nothing at"),
+        (tmp_path / "empty", "there are no images in"),
+        (noise(2, 9, 9, 3), "the images have 9 pixels, but 8 pixels are needed"),
+        (noise(2, 8, 8), "trained on colour images, but these are grey"),
+        ([], "there are no images"),
+    ):
+        with pytest.raises(UserError, match=words):  # at once, not when they are asked for
+            reading.new_images(given, size=8, channels=3)
+    for given in (tmp_path / "bad.png", [tmp_path / "bad.png"] * 3):
+        with pytest.raises(
+            UserError, match=r"bad\.png cannot be read \(it is not an image.*give an image or"
+        ):
+            [*reading.new_images(given, size=8, channels=3)]
+    monkeypatch.setattr(reading, "AT_ONCE", 2)
+    for i in range(5):
+        (tmp_path / "empty" / f"{i}.png").write_text("no image")
+    parts = reading.new_images(tmp_path / "empty", size=8, channels=3)
+    assert [len(next(parts).skipped) for _ in range(2)] == [2, 2]
+    with pytest.raises(UserError, match=rf"{tmp_path}/empty/4\.png cannot be read"):
+        next(parts)
+
+
+# ------------------------------------------------------------------------------------------------- about
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [{}, {"images": 200}, {"known": 0.3}, {"labelled": 0.1, "seed": 4}, {"images": 73, "known": 0.8}],
+    ids=str,
+)
+def test_about_is_what_reading_gives(chosen: dict[str, Any]) -> None:
+    options = Options(**chosen)
+    source = reading.describe("digits", None, options)
+    n_images, novel_share = reading.about(source, options)
+    given = reading.read(source, options)
+    assert n_images == len(given.problem.images)
+    train = digits.read(Path()).train
+    truth = dict(zip(train.names, train.labels.tolist(), strict=True))
+    classes = [truth[given.problem.names[i]] for i in given.problem.unlabelled.tolist()]
+    assert novel_share == pytest.approx(np.mean([k >= given.problem.n_known for k in classes]))
+
+
+def test_about_opens_no_image(tmp_path: Path) -> None:
+    """Also of photographs `images` counts, and of one's own images there is no truth."""
+    for k in range(4):
+        for i in range(10):
+            for part in ("small-train", "small-validation"):
+                (tmp_path / f"named/{part}/{k}").mkdir(parents=True, exist_ok=True)
+                (tmp_path / f"named/{part}/{k}/{i}.jpg").touch()
+    options = Options(images=20, labelled=0.4, data_dir=str(tmp_path / "named"))
+    about = reading.about(reading.describe("herbarium19", None, options), options)
+    assert about == (20, pytest.approx(10 / 16))
+    (tmp_path / "own/a").mkdir(parents=True)
+    (tmp_path / "own/a/1.png").touch()
+    assert reading.about(reading.describe(tmp_path / "own", None, Options()), Options()) == (1, None)
+
+
+# ------------------------------------------------------------------------------------------------- cache
+
+
+def test_the_cache_is_where_it_has_always_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if sys.platform != "linux":
+        pytest.skip("other systems have other places")
+    for name in ("OPENLDN_CACHE", "OPENLDN_DATA", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert store.cache() == tmp_path / ".cache/openldn/store"
+    assert sources.home(None) == tmp_path / ".cache/openldn"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert store.cache() == tmp_path / "xdg/openldn/store"
+    assert sources.home(None) == tmp_path / "xdg/openldn"
+    monkeypatch.setenv("OPENLDN_CACHE", "here")
+    monkeypatch.setenv("OPENLDN_DATA", "there")
+    assert (store.cache(), sources.home(None), sources.home("told")) == (
+        Path("here"),
+        Path("there"),
+        Path("told"),
+    )

@@ -1,23 +1,19 @@
-"""Decoded once, kept, finished when half made, believed only as far as it can be."""
+"""The store of decoded images: made once, finished when interrupted, checked before it is trusted."""
 
 import errno
 import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file
 
-import openldn
-import toy
-from openldn.data import images, pixels, store, workers
-from openldn.data.sources import arrays
+from openldn.data import image_files, pixels, reading, store
+from openldn.data.pixels import Images
 from openldn.errors import OpenLDNWarning, UserError
 
 
@@ -36,8 +32,15 @@ def write(folder: Path, n: int, size: int = 8, seed: int = 0) -> list[Path]:
     return paths
 
 
-def everything(made: store.Decoded) -> np.ndarray:
-    return made.images[torch.arange(len(made.images))].numpy()
+def everything(images: Images) -> np.ndarray:
+    return images[torch.arange(len(images))].numpy()
+
+
+def decode(paths: list[Path], root: str = "a", size: int | None = None, **how: Any) -> Images:
+    """All of them."""
+    images, skipped = store.decode(paths, root=root, size=size, **how)
+    assert not skipped
+    return images
 
 
 def by_pillow(paths: list[Path]) -> np.ndarray:
@@ -48,26 +51,26 @@ def by_pillow(paths: list[Path]) -> np.ndarray:
 def decodings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of files as they are decoded, in this process."""
     seen: list[str] = []
-    examine = images.examine
+    plain = image_files._decode
 
-    def noted(path: Path, size: int, channels: int):
-        seen.append(path.name)
-        return examine(path, size, channels)
+    def noted(file: str, out: np.ndarray):
+        seen.append(Path(file).name)
+        return plain(file, out)
 
-    monkeypatch.setattr(images, "examine", noted)
+    monkeypatch.setattr(image_files, "_decode", noted)
     return seen
 
 
 def test_holds_what_the_files_hold_and_is_made_once(tmp_path: Path, decodings: list[str]) -> None:
     paths = write(tmp_path / "a", 10)
-    first = store.decoded(paths, root="a", size=None)
-    assert first.images.shape == (10, 3, 8, 8)
+    first = decode(paths)
+    assert first.shape == (10, 3, 8, 8)
     assert np.array_equal(everything(first), by_pillow(paths))
     assert len(decodings) == 10
-    again = store.decoded(paths, root="a", size=None)
+    again = decode(paths)
     assert np.array_equal(everything(again), by_pillow(paths))
     assert len(decodings) == 10
-    assert isinstance(again.images, pixels.Stored)
+    assert isinstance(again, pixels.Stored)
 
 
 def test_by_worker_processes_too(tmp_path: Path) -> None:
@@ -75,31 +78,30 @@ def test_by_worker_processes_too(tmp_path: Path) -> None:
     paths = write(tmp_path / "a", 300)
     paths[77].write_bytes(b"no image")
     seen = []
-    made = store.decoded(paths, root="a", size=None, watch=lambda *told: seen.append(told))
+    made, skipped = store.decode(paths, root="a", size=None, watch=lambda *told: seen.append(told))
     good = [path for i, path in enumerate(paths) if i != 77]
     assert np.array_equal(everything(made), by_pillow(good))
-    assert list(made.skipped) == [77]
-    assert 77 not in made.kept
+    assert list(skipped) == [77]
     assert [told for told in seen if told[0] == "decoding"][-1] == ("decoding", 299, 299)
 
 
 def test_a_changed_file_is_decoded_again_and_only_that(tmp_path: Path, decodings: list[str]) -> None:
     paths = write(tmp_path / "a", 10)
-    store.decoded(paths, root="a", size=None)
+    decode(paths)
     decodings.clear()
     Image.fromarray(np.full((8, 8, 3), 7, np.uint8)).save(paths[4])
     os.utime(paths[4], ns=(1, time.time_ns() + 10**9))
-    made = store.decoded(paths, root="a", size=None)
+    made = decode(paths)
     assert decodings == ["0004.png"]
     assert np.array_equal(everything(made), by_pillow(paths))
 
 
 def test_files_may_come_and_go(tmp_path: Path, decodings: list[str]) -> None:
     paths = write(tmp_path / "a", 10)
-    store.decoded(paths[:8], root="a", size=None)
+    decode(paths[:8])
     decodings.clear()
     shuffled = [paths[i] for i in (9, 3, 3, 0, 8, 5)]  # one of them twice
-    made = store.decoded(shuffled, root="a", size=None)
+    made = decode(shuffled)
     assert sorted(decodings) == ["0008.png", "0009.png"]
     assert np.array_equal(everything(made), by_pillow(shuffled))
 
@@ -107,10 +109,10 @@ def test_files_may_come_and_go(tmp_path: Path, decodings: list[str]) -> None:
 def test_sizes_and_roots_have_stores_of_their_own(tmp_path: Path) -> None:
     paths = write(tmp_path / "a", 4, size=40)
     for size in (16, 32):
-        assert store.decoded(paths, root="a", size=size).images.shape == (4, 3, size, size)
-    assert store.decoded(paths, root="a", size=16, channels=1).images.shape == (4, 1, 16, 16)
+        assert decode(paths, size=size).shape == (4, 3, size, size)
+    assert decode(paths, size=16, channels=1).shape == (4, 1, 16, 16)
     other = write(tmp_path / "b", 4, size=40, seed=1)
-    one, two = (everything(store.decoded(p, root=str(p[0].parent), size=40)) for p in (paths, other))
+    one, two = (everything(decode(p, root=str(p[0].parent), size=40)) for p in (paths, other))
     assert not np.array_equal(one, two)
 
 
@@ -119,8 +121,8 @@ def test_a_size_that_a_few_headers_do_not_tell(tmp_path: Path) -> None:
     paths = write(tmp_path / "a", 430, size=8)
     for path in paths[:1] + paths[2:]:  # the second one is not among those that are looked at first
         Image.open(path).convert("L").save(path)
-    made = store.decoded(paths, root="a", size=None)
-    assert made.images.shape == (430, 3, 8, 8)
+    made = decode(paths)
+    assert made.shape == (430, 3, 8, 8)
     expected = [np.broadcast_to(np.asarray(Image.open(path)).T, (3, 8, 8)) for path in paths[2:]]
     assert np.array_equal(everything(made)[2:].transpose(0, 1, 3, 2), np.stack(expected))
 
@@ -128,10 +130,10 @@ def test_a_size_that_a_few_headers_do_not_tell(tmp_path: Path) -> None:
 def test_headers_that_are_gone_are_found_again(tmp_path: Path, own_cache: Path) -> None:
     """As when a process was killed between two tables: more images than are looked at first."""
     paths = write(tmp_path / "a", 430)
-    store.decoded(paths, root="a", size=None)
+    decode(paths)
     (file,) = own_cache.glob("*/headers")
     file.unlink()
-    assert np.array_equal(everything(store.decoded(paths, root="a", size=None)), by_pillow(paths))
+    assert np.array_equal(everything(decode(paths)), by_pillow(paths))
 
 
 def test_nothing_readable_among_those_looked_at_first(
@@ -142,7 +144,7 @@ def test_nothing_readable_among_those_looked_at_first(
     for path in paths:
         path.write_bytes(b"no image")
     with pytest.raises(UserError, match="of 30 images cannot be read"):
-        store.decoded(paths, root="a", size=None)
+        decode(paths)
 
 
 def test_what_was_half_made_is_finished(
@@ -160,10 +162,10 @@ def test_what_was_half_made_is_finished(
 
     monkeypatch.setattr(store._Table, "add", dies)
     with pytest.raises(KeyboardInterrupt):
-        store.decoded(paths, root="a", size=None)
+        decode(paths)
     monkeypatch.setattr(store._Table, "add", add)
     decodings.clear()
-    made = store.decoded(paths, root="a", size=None)
+    made = decode(paths)
     assert 0 < len(decodings) < 200
     assert np.array_equal(everything(made), by_pillow(paths))
 
@@ -172,7 +174,7 @@ def test_what_was_half_made_is_finished(
 def test_what_was_half_made_is_not_trusted(tmp_path: Path, own_cache: Path, damage: str) -> None:
     """As after a power failure: records without their pixels."""
     paths = write(tmp_path / "a", 20)
-    store.decoded(paths, root="a", size=None)
+    decode(paths)
     (file,) = own_cache.glob("*/8x3/pixels")
     index = file.with_name("index")
     file.with_name("trusted").unlink()
@@ -189,37 +191,37 @@ def test_what_was_half_made_is_not_trusted(tmp_path: Path, own_cache: Path, dama
             file.unlink()
         case "no index":
             index.unlink()
-    made = store.decoded(paths, root="a", size=None)
+    made = decode(paths)
     assert np.array_equal(everything(made), by_pillow(paths))
-    again = store.decoded(paths, root="a", size=None)
+    again = decode(paths)
     assert np.array_equal(everything(again), by_pillow(paths))
 
 
 def test_a_trusted_store_whose_pixels_were_cut_is_mended(tmp_path: Path, own_cache: Path) -> None:
     paths = write(tmp_path / "a", 20)
-    store.decoded(paths, root="a", size=None)
+    decode(paths)
     (file,) = own_cache.glob("*/8x3/pixels")
     os.truncate(file, 10 * 192)
-    assert np.array_equal(everything(store.decoded(paths, root="a", size=None)), by_pillow(paths))
+    assert np.array_equal(everything(decode(paths)), by_pillow(paths))
 
 
 def test_without_room_images_are_decoded_as_they_are_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path
 ) -> None:
     paths = write(tmp_path / "a", 12)
-    stored = store.decoded(paths, root="stored", size=None)
+    stored = decode(paths, root="stored")
     full = shutil._ntuple_diskusage(10**9, 10**9, 100)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
     with pytest.warns(OpenLDNWarning, match="room"):
-        made = store.decoded(paths, root="a", size=None)
-    assert isinstance(made.images, pixels.OnTheFly)
-    assert made.images.shape == (12, 3, 8, 8)
+        made = decode(paths)
+    assert isinstance(made, pixels.OnTheFly)
+    assert made.shape == (12, 3, 8, 8)
     rows = torch.tensor([7, 0, 7, 11])
-    made.images.expect(rows)
-    assert np.array_equal(made.images[rows].numpy(), by_pillow([paths[i] for i in rows]))
+    made.expect(rows)
+    assert np.array_equal(made[rows].numpy(), by_pillow([paths[i] for i in rows]))
     assert np.array_equal(everything(made), by_pillow(paths))
     # A run may be begun without room and resumed with it: both have the same fingerprints.
-    assert np.array_equal(pixels.fingerprints(made.images), pixels.fingerprints(stored.images))
+    assert np.array_equal(pixels.fingerprints(made), pixels.fingerprints(stored))
     paths[3].unlink()
     with pytest.raises(UserError, match=r"0003\.png could be read before"):
         everything(made)
@@ -227,28 +229,14 @@ def test_without_room_images_are_decoded_as_they_are_needed(
     assert min(sizes.values()) == 0
 
 
-def test_training_on_the_fly_equals_training_from_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    toy.write_folder(tmp_path / "photos")
-    quick = {"novel": 2, "epochs": 3, "method": "openldn", "quiet": True}
-    stored = openldn.train(tmp_path / "photos", out=tmp_path / "1", **quick)
-    monkeypatch.setenv("OPENLDN_CACHE", str(tmp_path / "elsewhere"))
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 0))
-    with pytest.warns(OpenLDNWarning, match="room"):
-        late = openldn.train(tmp_path / "photos", out=tmp_path / "2", **quick)
-    one, two = (load_file(run.path / "model.safetensors") for run in (stored, late))
-    assert all(torch.equal(one[name], two[name]) for name in one)
-
-
 def test_without_room_for_more_and_then_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = write(tmp_path / "a", 12)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 0))
         with pytest.warns(OpenLDNWarning, match="room"):
-            store.decoded(paths, root="a", size=None)
-    made = store.decoded(paths, root="a", size=None)
-    assert isinstance(made.images, pixels.Stored)
+            decode(paths)
+    made = decode(paths)
+    assert isinstance(made, pixels.Stored)
     assert np.array_equal(everything(made), by_pillow(paths))
 
 
@@ -256,23 +244,23 @@ def test_many_unreadable_files_stop_it(tmp_path: Path) -> None:
     paths = write(tmp_path / "a", 20)
     for path in paths[:2]:
         path.write_bytes(b"")
-    assert store.decoded(paths, root="a", size=None).skipped == {0: "it is empty", 1: "it is empty"}
+    assert store.decode(paths, root="a", size=None)[1] == {0: "it is empty", 1: "it is empty"}
     paths[2].write_bytes(b"x")
     with pytest.raises(
         UserError, match=r"3 of 20 images cannot be read, such as .*0000\.png \(it is empty\)"
     ):
-        store.decoded(paths, root="a", size=None)
+        decode(paths)
 
 
 def test_a_file_with_a_good_header_and_bad_pixels_is_skipped(tmp_path: Path) -> None:
     paths = write(tmp_path / "a", 20, size=30)
     paths[5].write_bytes(paths[5].read_bytes()[:500])
-    made = store.decoded(paths, root="a", size=16)
-    assert list(made.skipped) == [5]
-    assert len(made.images) == 19
+    made, skipped = store.decode(paths, root="a", size=16)
+    assert list(skipped) == [5]
+    assert len(made) == 19
     Image.open(paths[0]).save(paths[5])  # repaired
     os.utime(paths[5], ns=(1, time.time_ns() + 10**9))
-    assert not store.decoded(paths, root="a", size=16).skipped
+    assert len(decode(paths, size=16)) == 20
 
 
 def test_a_home_that_may_not_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +268,7 @@ def test_a_home_that_may_not_be_written_to(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("OPENLDN_CACHE", str(tmp_path / "file" / "below"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     paths = write(tmp_path / "a", 3)
-    assert np.array_equal(everything(store.decoded(paths, root="a", size=None)), by_pillow(paths))
+    assert np.array_equal(everything(decode(paths)), by_pillow(paths))
 
 
 def test_part_and_pieces_are_rows_of_the_whole() -> None:
@@ -295,42 +283,16 @@ def test_part_and_pieces_are_rows_of_the_whole() -> None:
     assert np.array_equal(pixels.fingerprints(part), pixels.fingerprints(whole[[3, 9, 5]]))
 
 
-def test_workers_give_each_outcome_its_note() -> None:
-    tasks = [((i,), f"note {i}") for i in range(20)]
-    expected = {f"note {i}": bytes(i) for i in range(20)}
-    assert dict(workers.outcomes(bytes, tasks, here=False)) == expected
-    assert dict(workers.outcomes(bytes, tasks, here=True)) == expected
-
-
-def test_a_worker_ends_when_its_owner_is_killed() -> None:
-    """The one that holds the other end of our pipe longest is the worker: when it is gone, reading ends."""
-    code = """if __name__ == "__main__":
-        import multiprocessing, sys, time
-        from concurrent.futures import ProcessPoolExecutor
-        from openldn.data import workers
-        spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, spawn, workers.end_with_owner) as pool:
-            pool.submit(print, "at work", flush=True).result()
-            pool.submit(time.sleep, 600).result()"""
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == "at work\n"
-        owner.kill()
-        started = time.monotonic()
-        assert owner.stdout.read() == ""
-        assert time.monotonic() - started < 60
-
-
 def test_relative_paths_mean_the_folder_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes live on in the folder that they were started in."""
     folders = {name: write(tmp_path / name, store.SAMPLE + 10, seed=k) for k, name in enumerate("ab")}
     for name, paths in folders.items():
         monkeypatch.chdir(tmp_path / name)
         relative = [Path(path.name) for path in paths]
-        made = store.decoded(relative, root=name, size=None)
+        made = decode(relative, root=name)
         assert np.array_equal(everything(made), by_pillow(paths))
-        pixels_, _ = arrays.decode_readable(relative, 8, 3)
-        assert np.array_equal(pixels_.numpy(), by_pillow(paths))
+        (new,) = reading.new_images(relative, size=8, channels=3)
+        assert np.array_equal(new.images.numpy(), by_pillow(paths))
 
 
 def test_no_rows_on_the_fly() -> None:
@@ -351,7 +313,7 @@ def test_a_disk_that_is_full_to_the_last_byte(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 0))
     monkeypatch.setattr(Path, "open", no_room)
     with pytest.warns(OpenLDNWarning, match="room"):
-        made = store.decoded(paths, root="a", size=None)
+        made = decode(paths)
     assert np.array_equal(everything(made), by_pillow(paths))
 
 
@@ -359,16 +321,7 @@ def test_a_whole_store_needs_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     paths = write(tmp_path / "a", 12)
-    store.decoded(paths, root="a", size=None)
+    decode(paths)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 0))
-    assert isinstance(store.decoded(paths, root="a", size=None).images, pixels.Stored)
+    assert isinstance(decode(paths), pixels.Stored)
     assert not recwarn.list
-
-
-def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def flock(*_: object) -> None:
-        raise OSError(errno.ENOTSUP, "Operation not supported")
-
-    monkeypatch.setattr("fcntl.flock", flock)
-    paths = write(tmp_path / "a", 5)
-    assert len(store.decoded(paths, root="a", size=None).images) == 5

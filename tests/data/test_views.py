@@ -4,6 +4,8 @@ The magnitudes are the reference implementation's; the oracles below spell them 
 """
 
 import math
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -680,3 +682,33 @@ def test_greys_stay_grey_and_one_colour_keeps_its_brightness() -> None:
     assert 1.25 < ratio.max() < 1.45
     plain = colour_jitter(images[:, :1], Draws(keys_of(2, np.arange(n))))
     torch.testing.assert_close(plain, made[:, :1], rtol=1e-3, atol=0.1)
+
+
+# ----------------------------------------------------------------------------------------------- fork
+
+FORK = """
+import os
+import numpy as np, torch
+from openldn.data.draws import keys_of
+from openldn.data.views import views
+images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (200, 3, 64, 64), dtype=np.uint8))
+def work():
+    made = views(images, ("strong",), True, keys_of(1, np.arange(200)))[0]
+    return made, torch.conv2d(made, torch.ones(16, 3, 3, 3)).sum()
+torch.set_num_threads(2)
+before = work()
+child = os.fork()
+if child == 0:
+    made, total = work()
+    os._exit(0 if torch.equal(made, before[0]) and torch.isclose(total, before[1]) else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert torch.equal(work()[0], before[0])
+print("fine")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+def test_views_and_torch_work_in_a_forked_child() -> None:
+    """Neither our threads nor those of OpenMP survive a fork."""
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "fine\n", done.stderr

@@ -46,9 +46,7 @@ def test_k_means_plus_plus_draws_by_squared_distance() -> None:
 
 
 def test_semi_supervised_k_means_keeps_labelled_images_in_their_class() -> None:
-    rng = np.random.default_rng(0)
-    kinds = np.repeat(np.arange(4), 25)
-    z = torch.from_numpy(8 * np.eye(4)[kinds] + rng.standard_normal((100, 4))).float()
+    z, kinds = blobs()
     labels = torch.from_numpy(np.where((kinds < 2) & (np.arange(100) % 2 == 0), kinds, -1))
     z[0] = z[99]  # labelled 0, but it looks like the last class
     centres = semi_supervised(z, labels, 2, 4, seed=0)

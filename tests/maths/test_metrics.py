@@ -7,7 +7,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from openldn.maths.metrics import PROTOCOLS, confusion, evaluate, headline, match, matched, pair_auc, protocols
+from openldn.maths.metrics import (
+    PROTOCOLS,
+    confusion,
+    evaluate,
+    headline,
+    match,
+    matched,
+    pair_auc,
+    protocols,
+)
 
 Pairs = list[tuple[int, int]]  # (class, id) of each image
 

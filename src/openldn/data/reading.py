@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
+from os.path import exists, isdir, isfile  # unlike those of Path, they never raise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,26 +52,25 @@ class About(NamedTuple):
 
 def describe(data: str | Path, labels: str | Path | None, options: Options) -> dict[str, Any]:
     """A data source as a dictionary that a run records and `read` takes."""
-    for given in (data, labels):
-        if "\0" in str(given):
-            raise UserError(f"{str(given)!r} has a NUL character, so it is not a path; correct it")
     path = Path(data)
+    if "\0" in f"{data}{labels}":
+        raise UserError(f"{str(data)!r} or {str(labels)!r} is not a path; remove the NUL character")
     if str(data) in sources.NAMED and labels is None:
-        if path.is_dir():
+        if isdir(path):
             raise UserError(f"{data} is both a data set and a folder here; for the folder, say ./{data}")
         home = sources.home(options.data_dir).resolve()
         return {"kind": "named", "name": str(data), "data_dir": str(home)}
-    if str(data) in sources.NAMED and not path.is_dir():
+    if str(data) in sources.NAMED and not isdir(path):
         raise UserError(f"{data} has labels of its own; leave out --labels")
-    if path.suffix.lower() == ".csv" and path.is_file():
+    if path.suffix.lower() == ".csv" and isfile(path):
         if labels is not None:
             raise UserError(f"{data} is a CSV file with labels of its own; leave out --labels")
         _refuse_options_of_named_sets(options, "a CSV file")
         return {"kind": "table", "path": str(path.resolve())}
-    if not path.is_dir():
+    if not isdir(path):
         known = ", ".join(sources.NAMED)
         remedy = f"give a folder of images, a CSV file of image,label, or one of {known}"
-        if path.is_file():
+        if isfile(path):
             what = "an image" if path.name.lower().endswith(image_files.SUFFIXES) else "a file"
             raise UserError(f"{data} is {what}, not a folder; {remedy}")
         raise UserError(f"there is no folder {str(data)!r}, nor a data set of that name; {remedy}")
@@ -117,7 +117,7 @@ def read_arrays(
     watch: store.Watch | None = None,
 ) -> Given:
     """Reads images `X`, an array or a list of paths, with labels `y`, as the estimator takes them."""
-    return _read_own(arrays.find(X, y), n_novel, flip, size, largest, watch)
+    return _read_own(arrays.find(X, y, size), n_novel, flip, size, largest, watch)
 
 
 def new_images(X: Any, *, size: int, channels: int) -> Iterator[NewImages]:
@@ -170,9 +170,9 @@ def _read_own(
 
 def _files_at(path: Path) -> tuple[list[str], list[str]]:
     """The image at a path or the images below it, with their names."""
-    if "\0" in str(path) or not path.exists():
+    if not exists(path):
         raise UserError(f"there is nothing at {str(path)!r}; give an image or a folder of images")
-    if not path.is_dir():
+    if not isdir(path):
         return [str(path)], [image_files.printable(path)]
     found = image_files.find(path)
     if not found:
@@ -190,7 +190,8 @@ def _decoded_in_parts(
         good = tuple(names[first + i] for i in range(len(part)) if i not in skipped)
         n_readable += len(good)
         if n_readable == 0 and first + AT_ONCE >= len(files):
-            raise UserError(f"{names[0]} cannot be read ({skipped[0]}); give an image or a folder of images")
+            name = image_files.printable(files[first])
+            raise UserError(f"{name} cannot be read ({skipped[0]}); give an image or a folder of images")
         yield NewImages(good, images, tuple((names[first + i], why) for i, why in skipped.items()))
 
 
@@ -237,11 +238,6 @@ def _opened(
     if size is not None:
         image_files.check_size(size)
     if listing.files is None:
-        found = listing.pixels.shape[3]
-        if size not in (None, found):
-            raise UserError(
-                f"the images have {found} pixels, not {size}; resize them, give their paths, or give no size"
-            )
         return listing, (), np.arange(len(listing))
     images, reasons = store.decode(
         listing.files, root=listing.root, size=size, channels=channels, largest=largest, watch=watch

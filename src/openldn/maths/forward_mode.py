@@ -1,7 +1,7 @@
-"""The derivative of a network's outputs along a direction in its parameters, by one pass forward.
+"""Forward-mode differentiation: the derivative of a network's outputs along a direction in its parameters.
 
-Torch can do this for any network. For convolutions and batch normalisation, which are nearly all of the
-work, it does more than is needed; the two rules below are exact too, and cheaper (docs/results.md).
+Torch can do this for any network, in one forward pass. For convolutions and batch normalisation, which are
+nearly all of the work, it does more than is needed. The two rules below are exact too, and cheaper.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,9 +19,9 @@ Params = Mapping[str, Tensor]
 
 
 class Tape(TorchFunctionMode):
-    """Within, an ordinary forward pass that `directional` can go over again without its convolutions.
+    """Records the convolutions of an ordinary forward pass, so that `directional` need not repeat them.
 
-    Random layers are drawn again as they were: the generator's state is kept too.
+    The state of the random generators is kept too: dropout is drawn again as it was.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Tape(TorchFunctionMode):
 def directional(
     f: Callable[[Params], tuple[Tensor, ...]], theta: Params, v: Params, tape: Tape | None = None
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Values u = f(θ) and derivatives u̇ = (∂f/∂θ) v; `tape`, if given, is of f(θ)."""
+    """Values u = f(θ) and Jacobian-vector products u̇ = (∂f/∂θ) v; `tape`, if given, is of f(θ)."""
     with ExitStack() as stack:
         if tape is not None:
             stack.enter_context(torch.random.fork_rng(devices=range(len(tape.cuda))))
@@ -51,7 +51,7 @@ def directional(
             torch.cuda.set_rng_state_all(tape.cuda)
         stack.enter_context(fwd.dual_level())
         stack.enter_context(_Rules(tape))
-        # Attention has a forward-mode derivative in its plain form only, which this asks for.
+        # Of the attention kernels only the plain one has a forward-mode derivative.
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         duals = {name: fwd.make_dual(p.detach(), v[name]) for name, p in theta.items()}
         pairs = [fwd.unpack_dual(u) for u in f(duals)]
@@ -60,7 +60,7 @@ def directional(
 
 
 class _Rules(TorchFunctionMode):
-    """Within, convolutions and batch normalisations of dual numbers go by the rules below."""
+    """Applies the rules below to convolutions and batch normalisations of dual numbers."""
 
     def __init__(self, tape: Tape | None):
         super().__init__()
@@ -84,7 +84,7 @@ class _Rules(TorchFunctionMode):
 def _convolution(
     values: list[Any], dots: list[Any], kwargs: dict[str, Any], y: Tensor | None
 ) -> tuple[Tensor, Tensor] | None:
-    """Of y = W x + b:  ẏ = W ẋ + Ẇ x + ḃ; y may be known already."""
+    """Of y = W x + b:  ẏ = W ẋ + Ẇ x + ḃ. None where torch's own rule is needed; y may be known already."""
     if kwargs or len(values) < 3:
         return None
     (x, w, b, *how), (x_dot, w_dot, b_dot) = values, dots[:3]
@@ -102,17 +102,22 @@ def _convolution(
 
 
 def _batch_norm(values: list[Any], dots: list[Any], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
-    """Of y = γ x̂ + β with batch statistics:  ẏ = γ (∂x̂/∂x) ẋ + γ̇ x̂ + β̇.
+    """Of y = γ x̂ + β with batch statistics:  ẏ = γ (∂x̂/∂x) ẋ + γ̇ x̂ + β̇. None where torch's rule is needed.
 
-    ∂x̂/∂x is symmetric, so γ (∂x̂/∂x) ẋ is what the backward kernel makes of ẋ.
+    ∂x̂/∂x is symmetric, so γ (∂x̂/∂x) ẋ is what the backward kernel makes of ẋ in place of a gradient.
     """
-    if kwargs or any(d is None for d in dots[:3]) or not values[5]:
+    if kwargs or any(dot is None for dot in dots[:3]) or not values[5]:
         return None
-    (x, gamma, beta, mean, var, training, momentum, eps, _), (x_dot, gamma_dot, beta_dot) = values, dots[:3]
-    y, mu, r = torch.native_batch_norm(x, gamma, beta, mean, var, training, momentum, eps)
+    x, gamma, beta, running_mean, running_var, training, momentum, eps, _ = values
+    x_dot, gamma_dot, beta_dot = dots[:3]
+    y, mean, inverse_std = torch.native_batch_norm(
+        x, gamma, beta, running_mean, running_var, training, momentum, eps
+    )
     y_dot = torch.ops.aten.native_batch_norm_backward(
-        x_dot, x, gamma, mean, var, mu, r, training, eps, [True, False, False]
+        x_dot, x, gamma, running_mean, running_var, mean, inverse_std, training, eps, [True, False, False]
     )[0]
-    shape = (1, -1, *(1,) * (x.ndim - 2))  # γ̇ x̂ + β̇ = a x + b for each channel
-    a, b = gamma_dot * r, beta_dot - gamma_dot * r * mu
+    # γ̇ x̂ + β̇ = a x + b for each channel
+    a = gamma_dot * inverse_std
+    b = beta_dot - a * mean
+    shape = (1, -1, *(1,) * (x.ndim - 2))
     return y, y_dot.addcmul_(x, a.to(x.dtype).view(shape)).add_(b.to(x.dtype).view(shape))

@@ -25,7 +25,7 @@ from openldn.nets.heads import Head
 from openldn.nets.predictors import RejectAndCluster
 from openldn.training.schedules import Composition, labelled_alone
 from openldn.training.settings import RejectingSettings
-from openldn.training.stage import Objective, Stage, System
+from openldn.training.stage import Losses, Objective, Stage, System
 
 LARGEST = 32  # pixels of reconstructions
 Gaussian = tuple[Tensor, Tensor]  # mean and log-variance, (n, k) each
@@ -92,9 +92,7 @@ class CGDL(Objective):
     def composition(self) -> Composition:
         return labelled_alone(self.problem, self.settings.batch)
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         (x,), y, head = batch.x, batch.y, network.head
         assert isinstance(head, Ladder)
         *lower, top = head.climb(network.trunk(x))
@@ -182,7 +180,6 @@ SYSTEM = System(
                 fit_score=class_gaussians,
                 score_state=("means", "precision"),
             ),
-            evaluations=1,
         ),
     ),
 )

@@ -22,7 +22,7 @@ from openldn.nets.classifier import Classifier, Predict, infer
 from openldn.nets.predictors import RejectAndCluster
 from openldn.training import settings
 from openldn.training.schedules import Composition
-from openldn.training.stage import Objective, Stage, System
+from openldn.training.stage import Losses, Objective, Stage, System
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +95,7 @@ class OnPseudoLabels(Objective):
         if previous is not None:
             self.choose(previous)
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         return self.method.losses(network, average, batch, progress)
 
     def refresh(self, average: Classifier, progress: float) -> None:
@@ -182,7 +180,14 @@ def alone(
     name: str, title: str, paper: str, objective: type[Objective], own: type[settings.RejectingSettings]
 ) -> System:
     """A closed-world method on the known classes; unsure images are rejected and clustered."""
-    stage = Stage(name=name, objective=objective, settings=own, outputs="known", predictor=RejectAndCluster)
+    stage = Stage(
+        name=name,
+        objective=objective,
+        settings=own,
+        outputs="known",
+        predictor=RejectAndCluster,
+        evaluations=10,
+    )
     about = f"{title} on the known classes, k-means on the images it is unsure of"
     return System(name=name, about=about, paper=paper, stages=(stage,))
 
@@ -193,7 +198,7 @@ def second_stage(name: str, objective: type[Objective], own: type[PseudoLabelSet
     def build(problem: Problem, network: Classifier, settings: Any) -> Objective:
         return OnPseudoLabels(problem, network, settings, objective)
 
-    return Stage(name=name, objective=build, settings=own)
+    return Stage(name=name, objective=build, settings=own, evaluations=10)
 
 
 def followed_by(system: System, then: Stage, name: str | None = None, about: str | None = None) -> System:

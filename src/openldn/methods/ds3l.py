@@ -25,7 +25,7 @@ from openldn.nets.predictors import RejectAndCluster
 from openldn.training.bilevel_step import OuterProblem, look_ahead
 from openldn.training.schedules import Composition, half_and_half, sigmoid_ramp
 from openldn.training.settings import RejectingSettings
-from openldn.training.stage import Objective, Stage, System
+from openldn.training.stage import Losses, Objective, Stage, System
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +82,7 @@ class DS3L(Objective):
     def composition(self) -> Composition:
         return half_and_half(self.problem, self.settings.batch)
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         y, l, u = batch.y, len(batch.y), len(batch.rows)  # noqa: E741
         weight = self.settings.consistency * sigmoid_ramp(progress, 1.0)
         rows, head = torch.cat([*batch.x, *batch.u]), network.head
@@ -164,7 +162,6 @@ SYSTEM = System(
             outputs="known+1",
             head=Weighted,
             predictor=partial(RejectAndCluster, score=weight_score, extra_outputs=1),
-            evaluations=1,
         ),
     ),
 )

@@ -9,7 +9,6 @@ where q and q' are of two weak views. In the warm-up targets t stay those of k-m
 Labels are not used any more, and clusters come in no order.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +25,7 @@ from openldn.nets.heads import Head
 from openldn.nets.predictors import Aligned
 from openldn.training import settings
 from openldn.training.schedules import sigmoid_ramp
-from openldn.training.stage import Objective, Stage, System
+from openldn.training.stage import Losses, Objective, Stage, System
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +85,7 @@ class DTC(Objective):
             return
         self.targets[rows] = sharper(logits.softmax(dim=1)).to(self.targets)
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         log_q, log_other = network(torch.cat(batch.u)).logits.log_softmax(dim=1).chunk(2)
         t = self.targets[batch.rows.to(self.targets.device)]
         # Consistency starts after the warm-up.
@@ -140,7 +137,6 @@ SYSTEM = System(
             head=StudentClusters,
             predictor=Aligned,
             continues=True,
-            evaluations=1,
         ),
     ),
 )

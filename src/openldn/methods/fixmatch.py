@@ -1,11 +1,9 @@
 """FixMatch (Sohn et al., NeurIPS 2020)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from openldn.data.batches import Batch
 from openldn.maths.losses import pseudo_label_loss
@@ -13,7 +11,7 @@ from openldn.methods import closed_world
 from openldn.nets.classifier import Classifier
 from openldn.training.schedules import Composition, full_of_each
 from openldn.training.settings import RejectingSettings
-from openldn.training.stage import Objective
+from openldn.training.stage import Losses, Objective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +42,7 @@ class FixMatch(Objective):
     def composition(self) -> Composition:
         return full_of_each(self.problem, self.settings.batch)
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         """Cross-entropy of labelled images, and of strong views against the weak views' classes."""
         (x,), (weak, strong) = batch.x, batch.u
         logits = network(torch.cat([x, weak, strong])).logits

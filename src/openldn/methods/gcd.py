@@ -4,7 +4,6 @@ After SimCLR, which stands for the large pretrained network of the paper. Two vi
 for all images, and images of one class for labelled ones.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +19,7 @@ from openldn.nets.classifier import Classifier
 from openldn.nets.heads import projector
 from openldn.nets.predictors import KMeans
 from openldn.training import settings
-from openldn.training.stage import Objective, Stage, System
+from openldn.training.stage import Losses, Objective, Stage, System
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +45,7 @@ class GCD(Objective):
         d = network.head.in_features
         self.projector = projector(d, d, 128)
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         a, b = self.projector(network(torch.cat(batch.views)).z).chunk(2)
         return contrasts(a, b, batch.y, self.settings)
 
@@ -78,7 +75,6 @@ SYSTEM = System(
             share=0.5,
             predictor=partial(KMeans, unit=True, centres=semi_supervised),
             continues=True,
-            evaluations=1,
         ),
     ),
 )

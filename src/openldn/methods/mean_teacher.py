@@ -1,18 +1,16 @@
 """Mean Teacher (Tarvainen and Valpola, NeurIPS 2017)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from openldn.data.batches import Batch
 from openldn.methods import closed_world
 from openldn.nets.classifier import Classifier
 from openldn.training.schedules import Composition, full_of_each, linear_ramp
 from openldn.training.settings import RejectingSettings
-from openldn.training.stage import Objective
+from openldn.training.stage import Losses, Objective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +43,7 @@ class MeanTeacher(Objective):
     def composition(self) -> Composition:
         return full_of_each(self.problem, self.settings.batch)
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         """Cross-entropy of labelled images, squared distance of student and teacher on all others."""
         (x,), (u1, u2) = batch.x, batch.u
         logits = network(torch.cat([x, u1])).logits

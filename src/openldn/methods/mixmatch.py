@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from openldn.data.batches import Batch
 from openldn.maths.losses import mixup, sharpen
@@ -14,7 +13,7 @@ from openldn.methods import closed_world
 from openldn.nets.classifier import Classifier
 from openldn.training.schedules import Composition, full_of_each
 from openldn.training.settings import RejectingSettings
-from openldn.training.stage import Objective
+from openldn.training.stage import Losses, Objective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +50,7 @@ class MixMatch(Objective):
     def composition(self) -> Composition:
         return full_of_each(self.problem, self.settings.batch)
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         """Cross-entropy of mixed labelled rows, squared error of mixed unlabelled ones."""
         (x,), (u1, u2), l = batch.x, batch.u, len(batch.y)  # noqa: E741
         with torch.no_grad():

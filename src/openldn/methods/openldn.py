@@ -39,7 +39,7 @@ from openldn.nets.similarity import PairSimilarity
 from openldn.training import settings
 from openldn.training.bilevel_step import OuterProblem, look_ahead
 from openldn.training.schedules import Composition, equal, proportional
-from openldn.training.stage import Objective, Stage, System
+from openldn.training.stage import Losses, Objective, Stage, System
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,9 +149,7 @@ class Discover(Objective):
         self.seen["similarity"] = s.detach()
         return pair_bce(p, s) if self.settings.target == "hard-cosine" else pair_loss(p, s)
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         """L_nov; with the order `omega-first`, after the similarity network has been improved."""
         attach, y = self.settings.attach, batch.y
         rows = torch.cat([*batch.x, *batch.u])
@@ -241,7 +239,7 @@ class Discover(Objective):
             self.seen["omega_gradient"] = state["omega_gradient"]
 
 
-DISCOVER = Stage(name="discover", objective=Discover, settings=Settings)
+DISCOVER = Stage(name="discover", objective=Discover, settings=Settings, evaluations=10)
 STAGE_1 = System(
     name="openldn",
     about="OpenLDN's stage 1 alone",

@@ -7,7 +7,6 @@ After SimCLR. Two weak views of every image; p and p' are their predictions.
     R   = −H(mean p)                                             of unlabelled images
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +21,7 @@ from openldn.methods import simclr
 from openldn.nets.classifier import Classifier, infer
 from openldn.nets.heads import Cosine
 from openldn.training import settings
-from openldn.training.stage import Objective, Stage, System
+from openldn.training.stage import Losses, Objective, Stage, System
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +56,7 @@ class ORCA(Objective):
         p = infer(average, Part(self.problem.images, self.problem.unlabelled)).logits.softmax(dim=1)
         self.uncertainty.copy_((1 - p.amax(dim=1).mean()).clamp_max(0.5))
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         y, l = batch.y, len(batch.y)  # noqa: E741
         one, other = batch.views
         z, logits = network(torch.cat([one, other]))
@@ -99,14 +96,6 @@ SYSTEM = System(
     paper="Cao, Brbić and Leskovec, Open-World Semi-Supervised Learning, ICLR 2022",
     stages=(
         simclr.PRETRAINING,
-        Stage(
-            name="orca",
-            objective=ORCA,
-            settings=Settings,
-            share=0.5,
-            head=Cosine,
-            continues=True,
-            evaluations=1,
-        ),
+        Stage(name="orca", objective=ORCA, settings=Settings, share=0.5, head=Cosine, continues=True),
     ),
 )

@@ -31,10 +31,10 @@ from openldn.data.views import views
 from openldn.maths.k_means import balanced_k_means
 from openldn.maths.priors import uniform_correction
 from openldn.nets.classifier import Classifier, Outputs
-from openldn.nets.predictors import Infer, State
+from openldn.nets.predictors import Infer, Predictor
 from openldn.training import settings
 from openldn.training.schedules import Composition, oversampled
-from openldn.training.stage import Objective, Stage, System
+from openldn.training.stage import Losses, Objective, Stage, System
 
 W = 0.5  # the weight w of the unlabelled images' loss
 
@@ -78,9 +78,7 @@ class PULearning(Objective):
         most = max(self.settings.max_epochs * len(self.problem.unlabelled), self.settings.max_images)
         return max(1, round(most / self.composition().unlabelled))
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         logits = network(torch.cat([*batch.x, *batch.u])).logits
         labelled, unlabelled = logits.split([len(batch.y), len(batch.rows)])
         return pu_losses(labelled, batch.y, unlabelled)
@@ -102,7 +100,7 @@ def known_probabilities(logits: Tensor, share: Tensor) -> Tensor:
     return within_known * (share * W * (1 - unlabelled) / unlabelled.clamp_min(1e-6)).clamp(max=1)
 
 
-class ClusterTheRest:
+class ClusterTheRest(Predictor):
     """Known classes by Elkan and Noto's rule; all other images by balanced k-means.
 
     Clustering uses features of the second-to-last stage, where the backbone has one: the last stage is about
@@ -111,11 +109,6 @@ class ClusterTheRest:
     changes should not separate images. At the end predictions are corrected to the class prior of the
     unlabelled images, and then to a uniform prior, as images all together have.
     """
-
-    ordered = True
-
-    def __init__(self, settings: Any = None) -> None:
-        self.state: State = {}
 
     def fit(self, infer: Infer, problem: Problem, seed: int, sample: int = 3_000, n_views: int = 4) -> None:
         labelled, unlabelled = (
@@ -153,9 +146,6 @@ class ClusterTheRest:
         p = torch.cat([known, novel], dim=1).clamp_min(1e-8)
         return (p.log() + self.state["correction"]).softmax(dim=1)
 
-    def known_logits(self, outputs: Outputs) -> Tensor | None:
-        return None
-
     def _features(self, outputs: Outputs) -> Tensor:
         return F.normalize((_early(outputs) - self.state["mean"]) @ self.state["whitening"], dim=1)
 
@@ -189,14 +179,7 @@ def whitening(z: Tensor, shrink: float = 0.03) -> Tensor:
 
 
 # Clustering looks at all images, which costs as much as many steps: once is enough.
-PU = Stage(
-    name="pu",
-    objective=PULearning,
-    settings=Settings,
-    outputs="known+1",
-    predictor=ClusterTheRest,
-    evaluations=1,
-)
+PU = Stage(name="pu", objective=PULearning, settings=Settings, outputs="known+1", predictor=ClusterTheRest)
 SYSTEM = System(
     name="pu-clustering",
     about="positive-unlabelled learning, then clustering of the rest",

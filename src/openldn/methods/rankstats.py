@@ -7,7 +7,6 @@ classes, in no order: p1 and p2. Two weak views, x and x'.
     L = CE(p1, labelled) + BCE(p2(x_i) · p2(x'_j), s_ij) + w(t) (‖p1 − p1'‖² + ‖p2 − p2'‖²)
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,7 +20,7 @@ from openldn.nets.classifier import Classifier
 from openldn.nets.predictors import Aligned
 from openldn.training import settings
 from openldn.training.schedules import sigmoid_ramp
-from openldn.training.stage import Objective, Stage, System
+from openldn.training.stage import Losses, Objective, Stage, System
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +46,7 @@ class RankStats(Objective):
         network.freeze_early(*problem.images.shape[1:3])
         self.known = nn.Linear(network.head.in_features, problem.n_known)
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         y, l = batch.y, len(batch.y)  # noqa: E741
         one, other = batch.views
         z, logits = network(torch.cat([one, other]))
@@ -93,7 +90,6 @@ SYSTEM = System(
             share=0.4,
             predictor=Aligned,
             continues=True,
-            evaluations=1,
         ),
     ),
 )

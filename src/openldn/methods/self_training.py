@@ -22,12 +22,12 @@ from openldn.maths.priors import DistributionAlignment, prior_correction, unifor
 from openldn.methods.pu_clustering import PU
 from openldn.nets.classifier import Classifier, Outputs, Predict, infer
 from openldn.nets.heads import Linear
-from openldn.nets.predictors import Infer, State
+from openldn.nets.predictors import Infer, Predictor
 from openldn.training import settings
 from openldn.training.optimisers import Adam
 from openldn.training.schedules import Composition, oversampled
 from openldn.training.settings import Schedule
-from openldn.training.stage import Objective, Stage, System
+from openldn.training.stage import Losses, Objective, Stage, System
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +94,7 @@ class SelfTraining(Objective):
         assert isinstance(network.head, Linear)
         fit_head(network.head, z, torch.cat([y, q]))
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         weak, other = batch.u
         with torch.no_grad():
             log_p = self.align(average(weak).logits)
@@ -132,15 +130,10 @@ def fit_head(head: Linear, z: Tensor, q: Tensor, steps: int = 200, lr: float = 0
         head.bias.copy_(b - (w / std) @ mean)
 
 
-class UniformPrior:
+class UniformPrior(Predictor):
     """The network's probabilities, corrected to the class prior of the unlabelled images and then to a
     uniform one: a new image may be of any class alike.
     """
-
-    ordered = True
-
-    def __init__(self, settings: Any = None) -> None:
-        self.state: State = {}
 
     def fit(self, infer: Infer, problem: Problem, seed: int, max_images: int = 10_000) -> None:
         """On at most `max_images` unlabelled images, spread evenly."""
@@ -153,9 +146,6 @@ class UniformPrior:
 
     def probabilities(self, outputs: Outputs) -> Tensor:
         return (outputs.logits.log_softmax(dim=1) + self.state["correction"]).softmax(dim=1)
-
-    def known_logits(self, outputs: Outputs) -> Tensor | None:
-        return None
 
 
 SYSTEM = System(

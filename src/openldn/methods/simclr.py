@@ -4,12 +4,10 @@ Settings follow SCAN's recipe for CIFAR: a projection to 128 dimensions, tempera
 and learns from labelled and unlabelled images alike.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from openldn.data.batches import Batch
 from openldn.data.problem import Problem
@@ -18,7 +16,7 @@ from openldn.nets.classifier import Classifier
 from openldn.nets.heads import projector
 from openldn.nets.predictors import KMeans
 from openldn.training import settings
-from openldn.training.stage import Objective, Stage, System
+from openldn.training.stage import Losses, Objective, Stage, System
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +38,7 @@ class SimCLR(Objective):
         d = network.head.in_features
         self.projector = projector(d, d, 128)
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         a, b = self.projector(network(torch.cat(batch.views)).z).chunk(2)
         return {"unlabelled": contrast(a, b, self.settings.temperature)}
 
@@ -61,13 +57,5 @@ SYSTEM = System(
     name="simclr-k-means",
     about="SimCLR, then k-means on its features",
     paper=PAPER,
-    stages=(
-        Stage(
-            name="simclr",
-            objective=SimCLR,
-            settings=Settings,
-            predictor=partial(KMeans, unit=True),
-            evaluations=1,
-        ),
-    ),
+    stages=(Stage(name="simclr", objective=SimCLR, settings=Settings, predictor=partial(KMeans, unit=True)),),
 )

@@ -4,12 +4,10 @@ After SimCLR. Prototypes for all classes; a view learns what the other one predi
 while the entropy of the mean prediction is kept high.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from openldn.data.batches import Batch
 from openldn.data.problem import Problem
@@ -19,7 +17,7 @@ from openldn.methods.gcd import contrasts
 from openldn.nets.classifier import Classifier
 from openldn.nets.heads import Cosine, projector
 from openldn.training.schedules import linear_ramp
-from openldn.training.stage import Objective, Stage, System
+from openldn.training.stage import Losses, Objective, Stage, System
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +45,7 @@ class SimGCD(Objective):
         d = network.head.in_features
         self.projector = projector(d, d, 128)
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         y, l, settings = batch.y, len(batch.y), self.settings  # noqa: E741
         one, other = batch.views
         z, logits = network(torch.cat([one, other]))
@@ -72,14 +68,6 @@ SYSTEM = System(
     paper="Wen, Zhao and Qi, Parametric Classification for Generalized Category Discovery, ICCV 2023",
     stages=(
         simclr.PRETRAINING,
-        Stage(
-            name="simgcd",
-            objective=SimGCD,
-            settings=Settings,
-            share=0.5,
-            head=Cosine,
-            continues=True,
-            evaluations=1,
-        ),
+        Stage(name="simgcd", objective=SimGCD, settings=Settings, share=0.5, head=Cosine, continues=True),
     ),
 )

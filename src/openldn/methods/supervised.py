@@ -1,11 +1,9 @@
 """Plain supervised training on the labelled images: the simplest baseline."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch.nn.functional as F
-from torch import Tensor
 
 from openldn.data.batches import Batch
 from openldn.data.problem import Problem
@@ -14,7 +12,7 @@ from openldn.nets.predictors import RejectAndCluster
 from openldn.training.schedules import Composition, labelled_alone
 from openldn.training.settings import RejectingSettings
 from openldn.training.settings import Settings as PretrainingSettings
-from openldn.training.stage import Objective, Stage, System
+from openldn.training.stage import Losses, Objective, Stage, System
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +26,7 @@ class Supervised(Objective):
     def composition(self) -> Composition:
         return labelled_alone(self.problem, self.settings.batch)
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         return {"ce": F.cross_entropy(network(batch.x[0]).logits, batch.y)}
 
 
@@ -59,7 +55,6 @@ SYSTEM = System(
             settings=Settings,
             outputs="known",
             predictor=RejectAndCluster,
-            evaluations=1,
         ),
     ),
 )

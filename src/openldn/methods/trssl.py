@@ -6,7 +6,6 @@ network's prediction varies with the view, relative to the largest.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +21,7 @@ from openldn.maths.priors import SinkhornQueue
 from openldn.nets.classifier import Classifier, evaluating
 from openldn.nets.heads import Cosine
 from openldn.training import settings
-from openldn.training.stage import Objective, Stage, System
+from openldn.training.stage import Losses, Objective, Stage, System
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +70,7 @@ class TRSSL(Objective):
         scaled = (uncertainty / uncertainty.max().clamp_min(1e-8)).clamp(Cosine.temperature, 1.0)
         self.temperatures[rows.to(device)] = scaled
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         (x,), (u1, u2), l = batch.x, batch.u, len(batch.y)  # noqa: E741
         with torch.no_grad():
             o1, o2 = (Cosine.temperature * network(torch.cat([u1, u2])).logits).chunk(2)
@@ -103,5 +100,5 @@ SYSTEM = System(
     name="trssl",
     about="TRSSL, from scratch",
     paper="Rizve, Kardan and Shah, Towards Realistic Semi-Supervised Learning, ECCV 2022",
-    stages=(Stage(name="trssl", objective=TRSSL, settings=Settings, head=Cosine, evaluations=1),),
+    stages=(Stage(name="trssl", objective=TRSSL, settings=Settings, head=Cosine),),
 )

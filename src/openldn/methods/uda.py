@@ -3,13 +3,11 @@
 OpenLDN's authors mix up labelled images, and compare the threshold with the sharpened prediction.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from openldn.data.batches import Batch
 from openldn.maths.losses import mixup
@@ -17,7 +15,7 @@ from openldn.methods import closed_world
 from openldn.nets.classifier import Classifier
 from openldn.training.schedules import Composition, full_of_each
 from openldn.training.settings import RejectingSettings
-from openldn.training.stage import Objective
+from openldn.training.stage import Losses, Objective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +55,7 @@ class UDA(Objective):
     def composition(self) -> Composition:
         return full_of_each(self.problem, self.settings.batch)
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         """Cross-entropy of labelled images, and of strong views against weak ones."""
         (x,), (weak, strong), l = batch.x, batch.u, len(batch.y)  # noqa: E741
         y = F.one_hot(batch.y, network.head.out_features).to(x.dtype)

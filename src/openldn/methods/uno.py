@@ -6,7 +6,7 @@ help to learn. The pseudo-labels that Sinkhorn makes of one view are the targets
 authors use it, Sinkhorn runs over known and novel classes together, since unlabelled images may be of either.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,7 +21,7 @@ from openldn.methods import supervised
 from openldn.nets.classifier import Classifier
 from openldn.nets.heads import Cosine, Head, projector
 from openldn.training import settings
-from openldn.training.stage import Objective, Stage, System
+from openldn.training.stage import Losses, Objective, Stage, System
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +79,7 @@ class UNO(Objective):
         self.fine_labels = nn.ModuleList(SinkhornQueue(problem.n_known + n_fine) for _ in range(n_heads))
         self.register_buffer("running", torch.zeros(n_heads))  # recent loss of each head
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         head = network.head
         assert isinstance(head, MultiHead)
         z = network(torch.cat(batch.views)).z
@@ -121,14 +119,6 @@ SYSTEM = System(
     paper="Fini et al., A Unified Objective for Novel Class Discovery, ICCV 2021",
     stages=(
         supervised.PRETRAINING,
-        Stage(
-            name="uno",
-            objective=UNO,
-            settings=Settings,
-            share=0.7,
-            head=MultiHead,
-            continues=True,
-            evaluations=1,
-        ),
+        Stage(name="uno", objective=UNO, settings=Settings, share=0.7, head=MultiHead, continues=True),
     ),
 )

@@ -12,7 +12,7 @@ from openldn.data.pixels import Images, Part, pieces
 from openldn.errors import UserError
 from openldn.maths.torch_private import BatchNorm, in_forward_mode
 from openldn.nets.cost import Passes, backward_cost
-from openldn.nets.heads import Head, HeadBuilder, Linear
+from openldn.nets.heads import Head, Linear
 
 
 class FeaturesAndLogits(NamedTuple):
@@ -42,16 +42,7 @@ class Classifier(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(
-        self,
-        backbone: nn.Module,
-        head: HeadBuilder,
-        n_outputs: int,
-        n_known: int,
-        mean: Tensor,
-        std: Tensor,
-        size: int,
-    ):
+    def __init__(self, backbone: nn.Module, head: Head | Linear, mean: Tensor, std: Tensor):
         super().__init__()
         self.training_size: int | None = None  # images are downsized to this first (progressive resizing)
         self.flip_tta = False  # whether `infer` averages over the flipped image (test-time augmentation)
@@ -60,7 +51,7 @@ class Classifier(nn.Module):
         self.register_buffer("mean", mean.view(1, -1, 1, 1))
         self.register_buffer("std", std.view(1, -1, 1, 1))
         self.backbone = backbone
-        self.head: Head | Linear = head(n_features(backbone, len(mean), size), n_outputs, n_known)
+        self.head = head
 
     def forward(self, x: Tensor) -> FeaturesAndLogits:
         z = self.head.features(self.trunk(x))

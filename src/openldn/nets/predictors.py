@@ -4,7 +4,7 @@ A system with a predictor of its own defines it in its file.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,39 +20,32 @@ Infer = Callable[[Images], Outputs]
 State = dict[str, Tensor]
 
 
-class Predictor(Protocol):
+class Predictor:
     """Turns outputs into probabilities (n, C), known classes first. What it has learned is its `state`."""
 
-    ordered: bool  # whether its known ids are the known classes by construction
-    state: State
-
-    def fit(self, infer: Infer, problem: Problem, seed: int) -> None:
-        """Learns what it needs from the network's outputs."""
-        ...
-
-    def fits(self, state: Mapping[str, Tensor], n_outputs: int, n_known: int, n_novel: int) -> bool:
-        """Whether a state from a file suits a network of so many outputs and so many classes."""
-        ...
-
-    def probabilities(self, outputs: Outputs) -> Tensor:
-        """(n, C); each row sums to one."""
-        ...
-
-    def known_logits(self, outputs: Outputs) -> Tensor | None:
-        """Of predictors that reject: logits of the known classes, as if nothing were rejected.  (n, K)"""
-        ...
-
-
-class Argmax:
-    """The network's own probabilities: it has a logit for every class."""
-
-    ordered = True
+    ordered = True  # whether its known ids are the known classes by construction
 
     def __init__(self, settings: Any = None) -> None:
         self.state: State = {}
 
     def fit(self, infer: Infer, problem: Problem, seed: int) -> None:
-        """Nothing to learn."""
+        """Learns what it needs from the network's outputs."""
+
+    def fits(self, state: Mapping[str, Tensor], n_outputs: int, n_known: int, n_novel: int) -> bool:
+        """Whether a state from a file suits a network of so many outputs and so many classes."""
+        raise NotImplementedError
+
+    def probabilities(self, outputs: Outputs) -> Tensor:
+        """(n, C); each row sums to one."""
+        raise NotImplementedError
+
+    def known_logits(self, outputs: Outputs) -> Tensor | None:
+        """Of predictors that reject: logits of the known classes, as if nothing were rejected.  (n, K)"""
+        return None
+
+
+class Argmax(Predictor):
+    """The network's own probabilities: it has a logit for every class."""
 
     def fits(self, state: Mapping[str, Tensor], n_outputs: int, n_known: int, n_novel: int) -> bool:
         return n_outputs == n_known + n_novel
@@ -60,20 +53,14 @@ class Argmax:
     def probabilities(self, outputs: Outputs) -> Tensor:
         return outputs.logits.softmax(dim=1)
 
-    def known_logits(self, outputs: Outputs) -> Tensor | None:
-        return None
 
-
-class Aligned:
+class Aligned(Predictor):
     """The network's own probabilities, where its classes have no order: labelled images name the clusters.
 
     Hungarian matching gives each known class one cluster.
     """
 
     ordered = False
-
-    def __init__(self, settings: Any = None) -> None:
-        self.state: State = {}
 
     def fit(self, infer: Infer, problem: Problem, seed: int) -> None:
         clusters = infer(Part(problem.images, problem.labelled)).logits.argmax(dim=1)
@@ -90,9 +77,6 @@ class Aligned:
     def probabilities(self, outputs: Outputs) -> Tensor:
         return outputs.logits.softmax(dim=1)[:, self.state["order"]]
 
-    def known_logits(self, outputs: Outputs) -> Tensor | None:
-        return None
-
 
 def alignment(clusters: Tensor, problem: Problem) -> Tensor:
     """The cluster of each class, known ones first.  clusters of labelled images (l,) -> (C,)"""
@@ -103,7 +87,7 @@ def alignment(clusters: Tensor, problem: Problem) -> Tensor:
     return torch.tensor(known + [c for c in range(problem.n_classes) if c not in known])
 
 
-class KMeans:
+class KMeans(Predictor):
     """k-means on features; labelled images name the clusters.
 
     `unit` normalises features first. `centres` replaces plain k-means by one whose first clusters are the
@@ -117,8 +101,8 @@ class KMeans:
         unit: bool = False,
         centres: Callable[[Tensor, Tensor, int, int, int], Tensor] | None = None,
     ) -> None:
+        super().__init__(settings)
         self.unit, self.centres, self.ordered = unit, centres, centres is not None
-        self.state: State = {}
 
     def fit(self, infer: Infer, problem: Problem, seed: int) -> None:
         z = self._features(infer(problem.images).z)
@@ -138,9 +122,6 @@ class KMeans:
         scale = torch.pdist(centres).square().mean().clamp_min(1e-12)
         return (-10 * torch.cdist(z, centres).square() / scale).softmax(dim=1)
 
-    def known_logits(self, outputs: Outputs) -> Tensor | None:
-        return None
-
     def _features(self, z: Tensor) -> Tensor:
         return F.normalize(z, dim=1) if self.unit else z
 
@@ -152,7 +133,7 @@ def confidence(outputs: Outputs, state: Mapping[str, Tensor]) -> Tensor:
     return first.flatten() - others.logsumexp(dim=1)
 
 
-class RejectAndCluster:
+class RejectAndCluster(Predictor):
     """For networks that know the known classes alone: the images least likely known are rejected, and
     clustered by k-means.
 
@@ -160,8 +141,6 @@ class RejectAndCluster:
     `score` says how likely an image is known, from outputs and the state that `fit_score` makes of labelled
     images (its names are `score_state`). `extra_outputs` are outputs after those of the known classes.
     """
-
-    ordered = True
 
     def __init__(
         self,
@@ -172,10 +151,10 @@ class RejectAndCluster:
         score_state: tuple[str, ...] = (),
         extra_outputs: int = 0,
     ) -> None:
+        super().__init__(settings)
         self.novel_share: float | None = getattr(settings, "novel_share", None)
         self.score, self.fit_score, self.extra_outputs = score, fit_score, extra_outputs
         self.needed = {"threshold", "centres", *score_state}
-        self.state: State = {}
 
     def fit(self, infer: Infer, problem: Problem, seed: int) -> None:
         outputs = infer(Part(problem.images, problem.unlabelled))

@@ -20,6 +20,9 @@ LENGTH: dict[PresetName, tuple[float, int]] = {"fast": (16.0, 90_000), "paper": 
 """Epochs and the least number of images of a whole system, of which each stage has its share."""
 
 
+Losses = Mapping[str, Tensor]  # by name; their sum is minimised
+
+
 class Objective(nn.Module):
     """What a stage minimises: views, losses, and what is updated beside the network.
 
@@ -50,9 +53,7 @@ class Objective(nn.Module):
     def begin(self, network: Classifier, previous: Predict | None) -> None:
         """Called once, before the first step, with the predictions of the stage before."""
 
-    def losses(
-        self, network: Classifier, average: Classifier, batch: Batch, progress: float
-    ) -> Mapping[str, Tensor]:
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         """Named losses; their sum is minimised."""
         raise NotImplementedError
 
@@ -83,7 +84,7 @@ class Stage:
     """Built from the settings."""
     continues: bool = False
     """Whether the backbone starts from the stage before."""
-    evaluations: int = 10
+    evaluations: int = 1
     """How often it is evaluated if ground truth is there, including the end."""
     pretraining: bool = False
     """Whether other systems start in the same way: its result is cached, and has no predictor."""

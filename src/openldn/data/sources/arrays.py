@@ -16,11 +16,11 @@ from openldn.data.problem import UNLABELLED
 from openldn.errors import UserError
 
 
-def find(X: Any, y: Any) -> Listing:
-    """The images `X` with labels `y`."""
+def find(X: Any, y: Any, size: int | None = None) -> Listing:
+    """The images `X` with labels `y`; an array must have the size, if one is given."""
     labels = read_labels(y)
     if (files := paths(X)) is None:
-        pixels = read_images(X)
+        pixels = read_images(X, size=size)
         listing = Listing(tuple(map(str, range(len(pixels)))), np.array(labels, object), pixels)
     else:
         names = tuple(map(image_files.printable, files))
@@ -65,7 +65,7 @@ def read_images(X: Any, *, size: int | None = None, channels: int | None = None)
         )
     if size not in (None, side):
         raise UserError(
-            f"the images have {side} pixels, but {size} are needed; resize them, or give their paths"
+            f"the images have {side} pixels, but {size} pixels are needed; resize them, or give their paths"
         )
     top, left = (h - side) // 2, (w - side) // 2
     centre = array[:, top : top + side, left : left + side].reshape(n, side, side, found)

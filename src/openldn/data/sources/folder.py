@@ -39,7 +39,7 @@ def find(folder: Path, labels: Path | None = None, split: Mapping[str, str] | No
 def find_listed(table: Path, split: Mapping[str, str] | None = None) -> Listing:
     """The images in a CSV file, by absolute paths or paths relative to the folder of the file."""
     given = read_labels(table)
-    given = trimmed(given, [name for name in given if _is_file(table.parent / name)])
+    given = trimmed(given, [name for name in given if os.path.isfile(table.parent / name)])
     if not given:
         raise UserError(f"{table} names no image; its lines must be: image,label")
     names = [*given]
@@ -72,7 +72,7 @@ def read_labels(path: Path) -> dict[str, str]:
             image, label = (row["image"] or "").removeprefix("./"), (row["label"] or "").strip()
             label = "" if label == "-1" else label  # as in arrays
             if image.strip() or label:  # spreadsheets write empty rows
-                _set(given, image, label)
+                _set(given, image, label, f"in {path} ")
     except csv.Error as e:
         raise UserError(f"{path} is not a readable CSV file ({e}); save it as UTF-8 CSV") from None
     return given
@@ -121,13 +121,6 @@ def _matched(given: Mapping[str, str], names: list[str], what: str) -> list[str]
     return [given.get(name, "") for name in names]
 
 
-def _set(given: dict[str, str], name: str, label: str) -> None:
+def _set(given: dict[str, str], name: str, label: str, where: str = "") -> None:
     if given.setdefault(name, label) != label:
-        raise UserError(f"{name!r} is labelled {given[name]!r} and {label!r}; keep one")
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name that is too long or has a NUL character
-        return False
+        raise UserError(f"{where}{name!r} is labelled {given[name]!r} and {label!r}; keep one")

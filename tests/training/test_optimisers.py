@@ -1,10 +1,12 @@
 """Steps against torch's own Adam, and against singular values found the plain way."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
-from openldn.optimisers import Adam, Muon, orthogonal
+from openldn.training.optimisers import Adam, Muon, Optimiser, optimiser, orthogonalised
 
 
 def test_adam_is_torchs() -> None:
@@ -23,7 +25,7 @@ def test_adam_is_torchs() -> None:
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_what_has_no_gradient_or_is_frozen_stays() -> None:
+def test_parameters_without_gradient_or_frozen_stay() -> None:
     free, frozen, unused = (nn.Parameter(torch.ones(2), requires_grad=k != 1) for k in range(3))
     optimiser = Adam([free, frozen, unused])
     free.grad = torch.ones(2)
@@ -37,31 +39,33 @@ def test_what_has_no_gradient_or_is_frozen_stays() -> None:
 
 
 @pytest.mark.parametrize("shape", [(8, 20), (20, 8), (6, 6), (1, 9)])
-def test_orthogonal_keeps_directions_and_evens_out_sizes(shape: tuple[int, int]) -> None:
+def test_orthogonalised_keeps_singular_vectors_and_evens_out_singular_values(
+    shape: tuple[int, int],
+) -> None:
     torch.manual_seed(1)
     u, s, vt = torch.linalg.svd(torch.randn(shape, dtype=torch.float64), full_matrices=False)
     s = torch.linspace(1, 0.2, len(s), dtype=torch.float64)
-    made = orthogonal(u @ torch.diag(s) @ vt, steps=5)
+    made = orthogonalised(u @ torch.diag(s) @ vt, steps=5)
     sizes = u.T @ made @ vt.T  # diagonal, if the directions are the same
     torch.testing.assert_close(sizes, torch.diag(sizes.diagonal()), rtol=0, atol=1e-9)
     assert bool(((sizes.diagonal() > 0.6) & (sizes.diagonal() < 1.3)).all())
-    assert not orthogonal(torch.zeros(shape)).isnan().any()
+    assert not orthogonalised(torch.zeros(shape)).isnan().any()
 
 
-def test_muon_brings_filters_to_one_norm_and_leaves_the_rest_to_adam() -> None:
+def test_muon_scales_filter_banks_and_leaves_other_parameters_to_adam() -> None:
     torch.manual_seed(2)
     made = nn.Sequential(nn.Conv2d(2, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(32, 3))
     frozen = nn.Conv2d(3, 2, 1).requires_grad_(False)
     network = nn.Sequential(frozen, *made)
     optimiser = Muon(network)
     assert [w.shape for w in optimiser.filters] == [(8, 2, 3, 3)]
-    assert [p.ndim for p in optimiser.rest.params] == [1, 1, 2, 1]
+    assert [p.ndim for p in optimiser.adam.params] == [1, 1, 2, 1]
     before = {name: p.detach().clone() for name, p in network.named_parameters()}
     network(torch.randn(4, 3, 4, 4)).square().sum().backward()
     grad = network[1].weight.grad.clone()
     optimiser.step(0.001)
     w = before["1.weight"]
-    expected = w * (8**0.5 / w.norm()) - 0.06 * orthogonal(1.6 * grad.flatten(1)).view_as(w)
+    expected = w * (8**0.5 / w.norm()) - 0.06 * orthogonalised(1.6 * grad.flatten(1)).view_as(w)
     torch.testing.assert_close(network[1].weight, expected)
     for name, p in network.named_parameters():
         assert torch.equal(p, before[name]) == name.startswith("0."), name
@@ -74,3 +78,28 @@ def test_muon_follows_momentum() -> None:
         network.weight.grad = grad
         optimiser.step(0.0)
     assert bool((optimiser.b[0] == 3.5).all())
+
+
+@pytest.mark.parametrize("name", ["adam", "muon"])
+def test_an_optimiser_goes_on_from_its_state(name: str) -> None:
+    """Three steps, and one more by another optimiser that got its state, are four steps."""
+
+    def steps(network: nn.Module, made: Optimiser, numbers: range) -> None:
+        for k in numbers:
+            made.zero_grad()
+            network(torch.full((2, 1, 4, 4), float(k + 1))).square().sum().backward()
+            made.step(0.01)
+
+    torch.manual_seed(3)
+    first = nn.Sequential(nn.Conv2d(1, 2, 2, bias=False), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(18, 2))
+    second = copy.deepcopy(first)
+    whole = optimiser(name, first)
+    steps(first, whole, range(4))
+    part = optimiser(name, second)
+    steps(second, part, range(3))
+    other = optimiser(name, second)
+    other.load_state_dict(copy.deepcopy(part.state_dict()))
+    steps(second, other, range(3, 4))
+    for a, b in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert isinstance(whole, Muon if name == "muon" else Adam)
