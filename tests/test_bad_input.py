@@ -143,7 +143,7 @@ ROWS = "image,label\ncat/0.png,cat\ndog/0.png,dog\n"
 @pytest.mark.parametrize(
     ("text", "mentions"),
     [
-        (None, ("there is no label file",)),
+        (None, ("there is no file",)),
         (ROWS + "cat/99.png,cat\n", ("cat/99.png",)),
         (ROWS + "cat/0.png,dog\n", ("cat/0.png", "'cat'", "'dog'")),
         (ROWS + "cat/0.png,\n", ("cat/0.png", "'cat'")),
@@ -463,7 +463,7 @@ def without(*keys: str) -> Callable[[bytes], bytes]:
         lambda data: b"\xff\xfe" + data,
         lambda data: b"[]",
         lambda data: b"{}",
-        lambda data: b'{"format": 1}',
+        lambda data: b'{"format": 2}',
         without("options"),
         without("data"),
     ],
@@ -478,7 +478,7 @@ def test_damaged_configurations(
 
 
 @VERBS
-@pytest.mark.parametrize("version", [0, 99, "two", None])
+@pytest.mark.parametrize("version", [0, 1, 99, "two", None])
 def test_runs_of_another_version(
     refused: Refusal, trained: Path, copied: Path, verb: str, version: object
 ) -> None:
@@ -616,7 +616,7 @@ def test_predictions_in_a_folder_that_is_not_there(refused: Refusal, trained: Pa
     ("text", "mentions"),
     [
         (None, ("there is no",)),
-        ("image,label\nunlabelled/0.png,cat\nunlabelled/99.png,cat\n", ("unlabelled/99.png",)),
+        ("image,label\nunlabelled/99.png,cat\n", ("unlabelled/99.png", "unlabelled/0.png")),
         ("image,label\ncat/0.png,cat\n", ("cat/0.png", "unlabelled")),
         ("image,label\nunlabelled/0.png,cat\nunlabelled/0.png,dog\n", ("unlabelled/0.png",)),
         ("image,label\n", ("unlabelled",)),

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from openldn import bench, cli
-from openldn.bench import SYSTEMS, Result, fitted, rows
-from openldn.recipes import RECIPES
+from openldn import bench, cli, inference
+from openldn.bench import Result, default_systems, fitted, rows
+from openldn.maths import metrics
 from openldn.run import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore::openldn.errors.OpenLDNWarning")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::openldn.errors.OpenLDNWarning")
 def test_bench_makes_a_table_goes_on_and_refuses_other_choices(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["bench", "systems", "--data", "digits", "--images", "300", "--at-once", "1"]
+    arguments = ["bench", "systems", "--data", "digits", "--images", "300", "--jobs", "1"]
     arguments += ["--only", "k-means", "supervised", "--out", str(tmp_path / "runs")]
     cli.main([*arguments, "--seeds", "1", "--per-image", "20"])
     first = (tmp_path / "runs" / "supervised-0" / "model.safetensors").stat().st_mtime_ns
@@ -46,21 +46,23 @@ BENCH = ["bench", "systems", "--data", "digits", "--images", "300", "--seeds", "
 
 
 def test_the_oracle_is_asked_for_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [*BENCH, "--at-once", "1", "--only", "supervised", "k-means"]
-    cli.main([*arguments, "--out", str(tmp_path / "with"), "--ood-rate", "oracle"])
+    arguments = [*BENCH, "--jobs", "1", "--only", "supervised", "k-means"]
+    cli.main([*arguments, "--out", str(tmp_path / "with"), "--novel-share", "oracle"])
     said = capsys.readouterr().out
     assert "(oracle)" in said
-    assert Run.open(tmp_path / "with" / "supervised-0").settings.ood_rate == pytest.approx(2 / 3, abs=0.02)
+    recorded = Run.open(tmp_path / "with" / "supervised-0").config["settings"]["supervised"]
+    assert recorded["novel_share"] == pytest.approx(2 / 3, abs=0.02)
     with (tmp_path / "with" / "systems.csv").open(newline="") as f:
         assert {row["system"] for row in csv.DictReader(f)} == {"supervised (oracle)", "k-means"}
     cli.main([*arguments, "--out", str(tmp_path / "without")])
     assert "(oracle)" not in capsys.readouterr().out
-    assert Run.open(tmp_path / "without" / "supervised-0").settings.ood_rate is None
+    recorded = Run.open(tmp_path / "without" / "supervised-0").config["settings"]["supervised"]
+    assert recorded["novel_share"] is None
 
 
 def test_a_run_that_failed_is_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The table has what there is, and says what is not there; so does the exit code."""
-    arguments = [*BENCH, "--at-once", "1", "--only", "supervised", "k-means", "--out", str(tmp_path)]
+    arguments = [*BENCH, "--jobs", "1", "--only", "supervised", "k-means", "--out", str(tmp_path)]
     cli.main(arguments)
     (tmp_path / "k-means-0" / "model.safetensors").write_bytes(b"damaged")
     capsys.readouterr()
@@ -69,7 +71,7 @@ def test_a_run_that_failed_is_missed(tmp_path: Path, capsys: pytest.CaptureFixtu
     said = capsys.readouterr()
     assert e.value.code == 2
     assert "k-means (1 of 2 seeds)" in said.out
-    assert "runs that did not come to their end: 1" in said.err
+    assert "1 runs failed, the first" in said.err
     assert "k-means, seed 0" in said.err
 
 
@@ -79,14 +81,14 @@ def test_tables_fit_the_terminal(width: int) -> None:
         Result({"known": 99.31, "novel": 94.72, "all": 97.03}, named, 97.0, 88.8, 573_000, 14.0)
         for named in (True, False)
     )
-    found = {name: [ordered, ordered] for name in SYSTEMS} | {"dtc": [clusters, clusters]}
+    found = {name: [ordered, ordered] for name in default_systems()} | {"dtc": [clusters, clusters]}
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(fitted(rows(found, 2, oracle=False), "title", width))
     shown = console.export_text()
     lines = shown.splitlines()
     assert max(map(len, lines)) <= width
     said = [line.split("│")[1].strip() for line in lines if line.startswith("│")]
-    assert sorted(said) == sorted(SYSTEMS)  # a line each, names in full
+    assert sorted(said) == sorted(default_systems())  # a line each, names in full
     assert all("99.3 ± 0.0" in line for line in lines if line.startswith("│"))
     assert any("99.3 ± 0.0 *" in line for line in lines)
     assert ("paper" in shown) == (width == 160)
@@ -95,12 +97,12 @@ def test_tables_fit_the_terminal(width: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--images", "0"], "0 images are too few"),
+        (["--images", "0"], "images 0 is too small"),
         (["--data", "/tmp"], "there is no data set '/tmp'; choose one of"),
-        (["--seeds", "0"], "0 seeds leave nothing to do"),
-        (["--at-once", "0"], "0 runs at once leave nothing to do"),
-        (["--per-image", "0.5"], "too few to learn from"),
-        (["--only", "x"], "there is no method 'x'"),
+        (["--seeds", "0"], "--seeds 0 leaves nothing to do"),
+        (["--jobs", "0"], "--jobs 0 leaves nothing to do"),
+        (["--per-image", "0.5"], "--per-image 0.5 leaves nothing to do"),
+        (["--only", "x"], "there is no system 'x'"),
         (["--out", "FILE"], "is a file"),
         (["--out", "FULL"], "holds no runs"),
     ],
@@ -122,14 +124,14 @@ def test_bench_says_what_is_wrong(
 def test_a_run_that_is_killed_is_said_and_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = [*BENCH, "--at-once", "2", "--only", "k-means", "--out", str(tmp_path / "runs")]
+    arguments = [*BENCH, "--jobs", "2", "--only", "k-means", "--out", str(tmp_path / "runs")]
     (tmp_path / "runs" / ".k-means-0.half-made").mkdir(parents=True)
     with monkeypatch.context() as m:
         m.setattr(bench, "_run", die)
         with pytest.raises(SystemExit) as e:
             cli.main(arguments)
     assert e.value.code == 2
-    assert "ended from outside" in capsys.readouterr().err
+    assert "a run was killed" in capsys.readouterr().err
     cli.main(arguments)
     assert "1 of 1: k-means" in capsys.readouterr().out
 
@@ -139,7 +141,24 @@ def die(*_: object) -> None:
     os._exit(1)
 
 
-def test_systems_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["systems"])
-    said = capsys.readouterr().out
-    assert all(name in said for name in RECIPES)
+def test_the_result_is_that_of_the_last_stage(tmp_path: Path) -> None:
+    """And passes and seconds are those of all stages."""
+    arguments = [*BENCH, "--jobs", "1", "--only", "openldn-uda", "--out", str(tmp_path)]
+    cli.main([*arguments, "--per-image", "20"])
+    run = Run.open(tmp_path / "openldn-uda-0")
+    found = bench.result_of(run)
+    assert found.scores == metrics.headline(inference.evaluate(run))
+    assert 5_400 < found.passes < 6_600  # of two stages
+    assert 0 < found.seconds < 60
+
+
+def test_the_budget_counts_the_images_that_are_used(tmp_path: Path) -> None:
+    cli.main([*BENCH, "--jobs", "1", "--only", "k-means", "--out", str(tmp_path)])
+    assert Run.open(tmp_path / "k-means-0").options.budget == 5 * 300
+
+
+def test_two_jobs_give_the_same_as_one(tmp_path: Path) -> None:
+    for jobs in ("1", "2"):
+        cli.main([*BENCH, "--jobs", jobs, "--only", "supervised", "k-means", "--out", str(tmp_path / jobs)])
+    one, two = (Run.open(tmp_path / jobs / "k-means-0").metrics()[-1]["protocols"] for jobs in ("1", "2"))
+    assert one == two

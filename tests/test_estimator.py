@@ -16,6 +16,7 @@ from sklearn.utils import estimator_checks
 import openldn
 import toy
 from openldn import OpenLDN, UserError
+from openldn.maths import metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore::openldn.errors.OpenLDNWarning")
 
@@ -27,7 +28,7 @@ def data(n_classes: int = 4, n_known: int = 2) -> tuple[np.ndarray, np.ndarray]:
 
 
 def quick(**choices: Any) -> OpenLDN:
-    return OpenLDN(**{"n_novel": 2, "epochs": 2, "flip": False, "backbone": toy.backbone(), **choices})
+    return OpenLDN(**{"n_novel": 2, "epochs": 1, "flip": False, "backbone": toy.backbone(), **choices})
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +139,7 @@ def test_out_keeps_the_run_and_goes_on_with_it(tmp_path: Path) -> None:
 
 def test_auto_estimates_a_number() -> None:
     X, y = data()
-    model = quick(n_novel="auto", epochs=20, closed_world=None).fit(X, y)
+    model = quick(n_novel="auto", epochs=10, closed_world=None).fit(X, y)
     assert 1 <= model.n_novel_ <= 10
     assert len(model.classes_) == 2 + model.n_novel_
 
@@ -159,17 +160,109 @@ def test_unfitted() -> None:
         with pytest.raises(NotFittedError):
             getattr(OpenLDN(), verb)(X)
     with pytest.raises(NotFittedError):
+        OpenLDN().score(X, np.zeros(len(X)))
+    with pytest.raises(NotFittedError):
         OpenLDN().save("nowhere")
 
 
 @pytest.mark.parametrize(
     "choice",
-    [{"closed_world": "magic"}, {"backbone": "vgg"}, {"preset": "slow"}, {"n_novel": 1.5}, {"seed": -1}],
+    [
+        {"closed_world": "magic"},
+        {"method": "magic"},
+        {"backbone": "vgg"},
+        {"preset": "slow"},
+        {"n_novel": 1.5},
+        {"seed": -1},
+        {"size": 4000},
+    ],
 )
 def test_wrong_parameters_are_named(choice: dict[str, Any]) -> None:
     X, y = data()
     with pytest.raises(UserError, match=str(next(iter(choice.values())))):
         quick(**choice).fit(X, y)
+
+
+# ------------------------------------------------------------------------------------ other systems
+
+
+@pytest.mark.parametrize("method", ["orca", "pu-self-training", "k-means", "orca+uda", "supervised"])
+def test_any_system_by_its_name(method: str) -> None:
+    X, y = data()
+    model = quick(method=method, epochs=0.5).fit(X, y)
+    assert model.run_.config["system"] == method
+    assert model.predict_proba(X).shape == (len(X), 4)
+
+
+def test_settings_are_the_systems_own() -> None:
+    X, y = data()
+    model = quick(method="orca", settings={"margin": 0.5, "simclr.lr": 1e-4}, epochs=0.5).fit(X, y)
+    recorded = model.run_.config["settings"]
+    assert (recorded["orca"]["margin"], recorded["simclr"]["lr"]) == (0.5, 1e-4)
+    with pytest.raises(UserError, match="orca has no setting 'tau'"):
+        quick(method="orca", settings={"tau": 0.9}).fit(X, y)
+    with pytest.raises(UserError, match="margin='wide' cannot be used; give a number"):
+        quick(method="orca", settings={"margin": "wide"}).fit(X, y)
+
+
+def test_a_loaded_model_trains_the_same_system_again(tmp_path: Path) -> None:
+    X, y = data()
+    choices = {"method": "orca", "settings": {"margin": 0.5, "batch": 30}, "epochs": 0.5, "seed": 4}
+    model = quick(backbone="small", precision="float32", **choices).fit(X, y)
+    model.save(tmp_path / "model")
+    again = clone(openldn.load(tmp_path / "model"))
+    for name, value in choices.items():
+        assert getattr(again, name) == value
+    assert (again.fit(X, y).predict_proba(X) == model.predict_proba(X)).all()
+    assert again.run_.config["system"] == "orca"
+    assert again.run_.config["settings"] == model.run_.config["settings"]
+
+
+@pytest.mark.parametrize("method", [None, "openldn-mixmatch", "openldn"])
+def test_a_loaded_model_of_openldn_is_one_of_openldn(method: str | None, tmp_path: Path) -> None:
+    X, y = data()
+    quick(method=method, backbone="small", epochs=0.2).fit(X, y).save(tmp_path / "model")
+    loaded = openldn.load(tmp_path / "model")
+    assert loaded._options().method == (method or "openldn-uda")
+    assert (loaded.n_novel, loaded.epochs, loaded.flip, loaded.backbone) == (2, 0.2, False, "small")
+
+
+def test_files_are_resized_to_the_size_that_was_asked_for(tmp_path: Path) -> None:
+    X, y = data()
+    paths = [tmp_path / f"{i}.png" for i in range(len(X))]
+    for path, image in zip(paths, X, strict=True):
+        Image.fromarray(image).resize((20, 16)).save(path)
+    model = quick(size=12, method="supervised", epochs=0.2).fit(paths, y)
+    assert model.model_.size == model.run_.config["image"]["size"] == 12
+    assert model.predict_proba(paths[:3]).shape == (3, 4)
+    with pytest.raises(UserError, match="have 8 pixels"):
+        quick(size=12).fit(X, y)
+
+
+# --------------------------------------------------------------------------------------------- score
+
+
+def test_novel_classes_count_by_matching(fitted: tuple[OpenLDN, np.ndarray, np.ndarray]) -> None:
+    """Whatever the true novel classes are called; known ones have to have their names."""
+    model, X, _ = fitted
+    predicted = model.predict(X)
+    assert model.score(X, predicted) == 1
+    names = np.array([0, 1, 77, -5])  # the novel ones by other names
+    assert model.score(X, names[predicted]) == 1
+    swapped = np.array([1, 0, 2, 3])[predicted]  # the known ones by each other's names
+    assert model.score(X, swapped) == pytest.approx(np.mean(predicted >= 2))
+    _, truth = toy.pictures(4, 15)
+    expected = metrics.evaluate(truth, predicted, n_known=2, n_classes=4, n_ids=4)["protocols"]["anchored"]
+    assert model.score(X, truth) == pytest.approx(expected["all"] / 100)
+    assert model.score(X, truth.tolist()) == model.score(X, truth)
+
+
+def test_what_score_cannot_take(fitted: tuple[OpenLDN, np.ndarray, np.ndarray]) -> None:
+    model, X, y = fitted
+    with pytest.raises(UserError, match="60 images but labels of shape"):
+        model.score(X, y[:5])
+    with pytest.raises(UserError, match="sample_weight"):
+        model.score(X, y, sample_weight=np.ones(len(y)))  # type: ignore[arg-type]
 
 
 # scikit-learn feeds most of its checks with tables of floats, which are no images; these need no data.

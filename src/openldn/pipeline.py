@@ -249,12 +249,15 @@ class Job:
                 network = training.model
             if not stage.pretraining:
                 model = self.model(network, number)
-                if self.truth is not None and (result is None or self.evaluations(stage)):
+                last = number == len(self.system.stages)
+                if self.truth is not None and (
+                    last or (self.evaluations(stage) and not self.begun(number + 1))
+                ):
                     result = score(model, self.truth)
                     self.run.log({**self.last_position(stage), **result})
                     self.watch.evaluated(result)
-        assert model is not None  # a system has a stage that predicts
-        return model, None if self.truth is None else result
+        assert model is not None  # a system ends with a stage that predicts
+        return model, result
 
     def trained(
         self, training: loop.Training, number: int, budget: float | None, model: Model | None
@@ -279,6 +282,10 @@ class Job:
             watcher=self.watch,
             save_every=self.options.save_every,
         )
+
+    def begun(self, number: int) -> bool:
+        """Whether a stage has a checkpoint; then the stage before it has been evaluated."""
+        return self.run.checkpoint(f"{number}-{self.system.stages[number - 1].name}").exists()
 
     def evaluations(self, stage: Stage) -> int:
         """How often a stage is evaluated, including the end."""

@@ -25,28 +25,15 @@ from openldn.maths.metrics import headline
 
 
 class Watcher:
-    """Nobody looks on; base of those who do."""
+    """Nobody looks on; base of those who do: a progress bar, lines, a test."""
 
-    def counted(self, what: str, done: int, total: int) -> None:
-        """So many files are done."""
-
-    def opened(self, run: Path) -> None:
-        """The run's folder is there."""
-
-    def said(self, line: str) -> None:
-        """Something that a person should know."""
-
-    def started(self, stage: str, progress: float, step: int) -> None:
-        """A stage begins, or goes on."""
-
-    def stepped(self, progress: float, step: int, values: Mapping[str, float]) -> None:
-        """Mean losses of recent steps."""
-
-    def evaluated(self, evaluation: Mapping[str, Any]) -> None:
-        """Accuracies on test images."""
-
-    def ended(self, finished: bool) -> None:
-        """The stage is over, at its end or by an error."""
+    def counted(self, what: str, done: int, total: int) -> None: ...
+    def opened(self, run: Path) -> None: ...
+    def said(self, line: str) -> None: ...
+    def started(self, stage: str, progress: float, step: int) -> None: ...
+    def stepped(self, progress: float, step: int, values: Mapping[str, float]) -> None: ...
+    def evaluated(self, evaluation: Mapping[str, Any]) -> None: ...
+    def ended(self, finished: bool) -> None: ...
 
 
 class Remaining(ProgressColumn):

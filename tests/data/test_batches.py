@@ -109,7 +109,8 @@ def views_by_row(made: Batches, n: int) -> Views:
     found: Views = {}
     for i in range(n):
         batch = made[i]
-        for kind, rows, views in [("x", made._labelled[i], batch.x), ("u", batch.rows, batch.u)]:
+        labelled = made._labelled[i // made._ahead].view(made._ahead, -1)[i % made._ahead]
+        for kind, rows, views in [("x", labelled, batch.x), ("u", batch.rows, batch.u)]:
             for k, view in enumerate(views):
                 for row, image in zip(rows.tolist(), view, strict=True):
                     found.setdefault((f"{kind}{k}", row), []).append(image)

@@ -270,6 +270,15 @@ def test_mixup_takes_images_and_leaves_its_input() -> None:
     assert torch.allclose(mixed, expected, atol=1e-6)
 
 
+def test_mixup_of_zero_is_none() -> None:
+    """As settings say."""
+    x, y = torch.rand(5, 3), torch.eye(5)
+    for own in (True, False):
+        mixed, targets = mixup(0.0, x, y, own=own)
+        assert torch.equal(mixed, x)
+        assert torch.equal(targets, y)
+
+
 # --------------------------------------------------------------------------- contrastive, Sinkhorn
 
 

@@ -66,6 +66,13 @@ def test_the_learned_target_is_the_similarity_networks() -> None:
     assert detached.item() == pytest.approx(attached.item())
 
 
+@pytest.mark.parametrize("attach", [True, False])
+def test_cosine_targets_reach_the_features_only_if_attached(attach: bool) -> None:
+    objective = discover(toy.training("openldn", target="soft-cosine"))
+    z, p = torch.randn(7, 5, requires_grad=True), torch.randn(7, 6).softmax(dim=1)
+    assert objective.pair(z, p, torch.tensor([0, 1, 0]), attach).requires_grad is attach
+
+
 @pytest.mark.parametrize(
     ("switch", "gone"), [({"pair": False}, {"pair"}), ({"entropy": False}, {"entropy"}), ({}, set())]
 )
@@ -110,7 +117,7 @@ def test_the_share_of_pseudo_labels_is_logged() -> None:
         training = toy.training("openldn", tau=tau)
         losses = discover(training).losses(training.network, training.network, toy.batch(training), 0.0)
         assert discover(training).diagnostics()["pseudo_labelled"] == share
-        assert (float(losses["pseudo"]) > 0) is bool(share)
+        assert (losses["pseudo"].item() > 0) is bool(share)
 
 
 @pytest.mark.parametrize("rows", ["all", "few"])

@@ -1,7 +1,6 @@
 """The classifier: normalised pixels, inference, running statistics, mixed precision, resizing."""
 
 import copy
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -21,15 +20,6 @@ from openldn.nets.classifier import (
     running_statistics_frozen,
 )
 from openldn.nets.heads import Linear
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Threads cost more than they give at these sizes, on a busy machine many times over."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def tiny(channels: int = 2, n_classes: int = 3, dropout: float = 0.0) -> Classifier:

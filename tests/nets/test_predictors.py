@@ -61,7 +61,7 @@ def test_k_means_clusters_are_named_by_labelled_images(centres, unit: bool) -> N
     """Known blobs get their classes' ids, novel ones an id each; lengths do not matter to `unit`."""
     problem, _ = toy.split()
     kinds = np.where(problem.labels.numpy() >= 0, problem.labels.numpy(), np.arange(len(problem.labels)) % 6)
-    z = features(kinds) * (torch.linspace(1, 3, len(kinds))[:, None] if unit else 1)
+    z = features(kinds) * (torch.linspace(1, 30, len(kinds))[:, None] if unit else 1)
     predictor = KMeans(unit=unit, centres=centres)
     predictor.fit(lambda images: Outputs(z, z), problem, seed=0)
     p = predictor.probabilities(Outputs(z, z))

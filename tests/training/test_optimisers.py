@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from openldn.training.optimisers import Adam, Muon, Optimiser, optimiser, orthogonalised
+from openldn.training.optimisers import Adam, Muon, optimiser, orthogonalised
 
 
 def test_adam_is_torchs() -> None:
@@ -84,7 +84,7 @@ def test_muon_follows_momentum() -> None:
 def test_an_optimiser_goes_on_from_its_state(name: str) -> None:
     """Three steps, and one more by another optimiser that got its state, are four steps."""
 
-    def steps(network: nn.Module, made: Optimiser, numbers: range) -> None:
+    def steps(network: nn.Module, made: Adam | Muon, numbers: range) -> None:
         for k in numbers:
             made.zero_grad()
             network(torch.full((2, 1, 4, 4), float(k + 1))).square().sum().backward()

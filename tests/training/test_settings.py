@@ -12,7 +12,7 @@ from openldn.options import Options, fits
 from openldn.training.settings import LIMITS, Settings
 
 EVERY: dict[str, type[Settings]] = {
-    f"{stage.settings.__module__}.{stage.settings.__qualname__}": stage.settings
+    f"{system.name}.{stage.name}": stage.settings
     for system in systems.SYSTEMS.values()
     for stage in system.stages
 }

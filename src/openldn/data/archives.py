@@ -66,6 +66,12 @@ def is_archive(file: str) -> bool:
     return file.lower().endswith(TAR + ZIP)
 
 
+def stays_inside(name: str) -> bool:
+    """Whether a relative path stays below its folder, also by the rules of Windows."""
+    path = PureWindowsPath(name)
+    return not (path.drive or path.root or ".." in path.parts or "\\" in name or "\0" in name)
+
+
 def unpack(files: Sequence[Path], into: Path) -> None:
     """Unpacks `files` to the new folder `into`, which appears once it is complete.
 
@@ -121,7 +127,7 @@ def _write(entry: Entry, file: Path, folder: Path, free: int) -> int:
     taken = entry.size + BLOCK
     if taken > free:
         raise _too_large(file)
-    if not _stays_inside(entry.name):
+    if not stays_inside(entry.name):
         raise _refused(file, entry.name, "would be written outside the folder it is unpacked to")
     target = folder / entry.name
     try:
@@ -138,16 +144,9 @@ def _write(entry: Entry, file: Path, folder: Path, free: int) -> int:
     return taken
 
 
-def _stays_inside(name: str) -> bool:
-    """Whether a name stays below its folder, also by the rules of Windows."""
-    path = PureWindowsPath(name)
-    return not (path.drive or path.root or ".." in path.parts or "\\" in name or "\0" in name)
-
-
 def _entries(file: Path, f: IO[bytes], free: int) -> Iterator[Entry]:
-    if not is_archive(file.name):
-        found = iter([Entry(file.name, os.fstat(f.fileno()).st_size, f)])
-    else:
+    found = iter([Entry(file.name, os.fstat(f.fileno()).st_size, f)])
+    if is_archive(file.name):
         found = _zip(file, f, free) if file.name.lower().endswith(ZIP) else _tar(file, f)
     for i, entry in enumerate(found):
         if i == MAX_ENTRIES:

@@ -19,18 +19,19 @@ from openldn.data.views import views
 from openldn.device import views_on
 
 AT_ONCE = 2**22  # pixel values that are made at a time
+Views = tuple[Tensor, ...]  # each (n, c, h, w), floats in [0, 1]
 
 
 class Batch(NamedTuple):
     """Views of labelled images with their labels, and views of unlabelled images with their rows."""
 
-    x: tuple[Tensor, ...]  # each (l, c, h, w), floats in [0, 1]
+    x: Views  # of l images
     y: Tensor  # (l,)
-    u: tuple[Tensor, ...]  # each (u, c, h, w)
+    u: Views  # of u images
     rows: Tensor  # (u,) rows in the Problem
 
     @property
-    def views(self) -> tuple[Tensor, ...]:
+    def views(self) -> Views:
         """Each view of all images, labelled ones first, if both have as many.  (l + u, c, h, w) each"""
         return tuple(torch.cat([x, u]) for x, u in zip(self.x, self.u, strict=True))
 
@@ -78,43 +79,31 @@ class Batches:
     ):
         self.problem, self.device, self.views_on = problem, device, views_on(device)
         self.labelled_views, self.unlabelled_views = labelled_views, unlabelled_views
-        self._labelled = Stream(problem.labelled, n_labelled, (*seed, 0))
-        # If every image has a pseudo-label, all of them are used as unlabelled images.
-        unlabelled = problem.unlabelled if len(problem.unlabelled) else torch.arange(len(problem.images))
-        self._unlabelled = Stream(unlabelled, n_unlabelled, (*seed, 1))
+        # Of small images, several batches are made at a time, which is faster: a block.
         values = max(n_labelled, n_unlabelled) * math.prod(problem.images.shape[1:])
         self._ahead = max(1, min(16, AT_ONCE // max(1, values)))
+        # If every image has a pseudo-label, all of them are used as unlabelled images.
+        unlabelled = problem.unlabelled if len(problem.unlabelled) else torch.arange(len(problem.images))
+        self._labelled = Stream(problem.labelled, n_labelled * self._ahead, (*seed, 0))
+        self._unlabelled = Stream(unlabelled, n_unlabelled * self._ahead, (*seed, 1))
         self._made: tuple[int, list[Batch]] = (-1, [])
 
     def __getitem__(self, i: int) -> Batch:
-        """The i-th batch; of small images several batches are made at a time, which is faster."""
         block, k = divmod(i, self._ahead)
         if self._made[0] != block:
             rows_l, x = self._drawn(self._labelled, block, self.labelled_views)
             rows_u, u = self._drawn(self._unlabelled, block, self.unlabelled_views)
             y = self.problem.labels[rows_l].to(self.device)
-            made = zip(x, y, u, rows_u, strict=True)
-            self._made = block, [Batch(*parts) for parts in made]
+            self._made = block, [Batch(*parts) for parts in zip(x, y, u, rows_u, strict=True)]
             for stream in (self._labelled, self._unlabelled) if takes_time(self.problem.images) else ():
-                expect(self.problem.images, self._rows(stream, block + 1).flatten())
+                expect(self.problem.images, stream[block + 1])
         return self._made[1][k]
 
-    def _drawn(
-        self, stream: Stream, block: int, names: tuple[str, ...]
-    ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+    def _drawn(self, stream: Stream, block: int, names: tuple[str, ...]) -> tuple[Tensor, list[Views]]:
         """The rows of a block of batches (b, n), and the views of each batch."""
-        rows = self._rows(stream, block)
-        passes = np.concatenate([stream.passes(i) for i in self._numbers(block)])
-        keys = keys_of(*stream.seed, passes, rows.flatten().numpy())
-        images = self.problem.images[rows.flatten()].to(self.views_on)
-        made = [
-            view.to(self.device).unflatten(0, rows.shape)
-            for view in views(images, names, self.problem.flip, keys)
-        ]
-        return rows, [tuple(view[k] for view in made) for k in range(self._ahead)]
-
-    def _numbers(self, block: int) -> range:
-        return range(block * self._ahead, (block + 1) * self._ahead)
-
-    def _rows(self, stream: Stream, block: int) -> Tensor:
-        return torch.stack([stream[i] for i in self._numbers(block)])
+        rows = stream[block]
+        keys = keys_of(*stream.seed, stream.passes(block), rows.numpy())
+        images = self.problem.images[rows].to(self.views_on)
+        shape = (self._ahead, stream.batch // self._ahead)
+        made = [v.to(self.device).unflatten(0, shape) for v in views(images, names, self.problem.flip, keys)]
+        return rows.view(shape), [tuple(view[k] for view in made) for k in range(self._ahead)]

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openldn.data.listing import Listing
-from openldn.data.pixels import Images
+from openldn.data.pixels import Images, Listing
 from openldn.data.problem import UNLABELLED, Problem, Truth
 from openldn.errors import UserError
 

@@ -5,8 +5,7 @@ import os
 import stat
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -139,7 +138,7 @@ def check_size(size: int) -> None:
 def headers(files: Sequence[str]) -> list[Header | str]:
     """The header of each file, or the reason why it cannot be read."""
     found: list[Header | str] = []
-    with _ignored_warnings():
+    with warnings.catch_warnings(action="ignore"):  # Pillow's, on odd metadata
         for file in files:
             try:
                 with _opened(file) as image:
@@ -159,7 +158,7 @@ def decode(
     """
     decoded: list[Decoded | str] = []
     pixels = np.zeros((len(files), size, size, channels), np.uint8)
-    with _ignored_warnings():
+    with warnings.catch_warnings(action="ignore"):
         for file, image in zip(files, pixels, strict=True):
             try:
                 header = _decode(file, image)
@@ -200,17 +199,12 @@ def _decode(file: str, out: NDArray[np.uint8]) -> Header:
 def _opened(file: str) -> Image.Image:
     try:
         file.encode()
-    except UnicodeEncodeError:
-        raise Unreadable("its name is not UTF-8: rename it") from None
-    try:
         status = os.stat(file)
         if not stat.S_ISREG(status.st_mode):  # reading from a pipe would block
             raise Unreadable("it is not a file")
         if status.st_size == 0:
             raise Unreadable("it is empty")
         image = Image.open(file, formats=FORMATS)
-    except Unreadable:
-        raise
     except Exception as e:
         raise Unreadable(_reason(e)) from None
     if image.width * image.height > MAX_PIXELS:
@@ -247,19 +241,13 @@ def _eight_bits(image: Image.Image, mode: str) -> Image.Image:
     return image if image.mode == mode else image.convert(mode)
 
 
-@contextmanager
-def _ignored_warnings() -> Iterator[None]:
-    """Ignores Pillow's warnings on odd metadata and on large images, which we check ourselves."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 def _reason(e: Exception) -> str:
+    if isinstance(e, UnicodeEncodeError):
+        return "its name is not UTF-8: rename it"
     if isinstance(e, FileNotFoundError):
         return "it is not there"
     if isinstance(e, UnidentifiedImageError):
         return "it is not an image in JPEG, PNG, WebP, BMP, TIFF or GIF format"
     if isinstance(e, Image.DecompressionBombError):
         return "it has too many pixels: shrink it"
-    return str(getattr(e, "strerror", None) or e or type(e).__name__)
+    return str(getattr(e, "strerror", None) or e)

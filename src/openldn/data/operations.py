@@ -22,9 +22,7 @@ from torch import Tensor
 Ints = NDArray[np.int64]
 Table = NDArray[np.uint8]  # (n, 1 or c, 256)
 T = TypeVar("T")
-IN_CACHE = (
-    2**19
-)  # values per piece; with their intermediate results, ten times as large, they fit the cache of a core
+IN_CACHE = 2**19  # values per piece: with intermediate results, ten times as large, it fits a core's cache
 Kind = Callable[[Tensor, Ints, Ints, Ints], Tensor]  # images, numbers in OPS (sorted), level, sign
 
 

@@ -1,12 +1,14 @@
-"""Images as rows of uint8 (n, c, h, w), in memory, on disk or in image files.
+"""Images as rows of uint8 (n, c, h, w), in memory, on disk or in image files, and lists of them.
 
 Images from files are channels-last in memory: the channels of a pixel are adjacent, whatever the shape says.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from openldn.data.image_files import Decoded
 from openldn.errors import UserError
 
 PRINT = np.dtype(f"V{image_files.PRINT}")
+Decoding = Future[list[Decoded | str]]  # of some image files, by a worker process
 FEW = 200  # files that are decoded faster in this process than by starting worker processes
 
 
@@ -37,8 +40,7 @@ class Part:
     """Some rows of other images, without a copy."""
 
     def __init__(self, images: Images, rows: Tensor):
-        self.images, self.rows = images, rows
-        self.shape = (len(rows), *images.shape[1:])
+        self.images, self.rows, self.shape = images, rows, (len(rows), *images.shape[1:])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -69,7 +71,7 @@ class OnTheFly:
 
     def __init__(self, files: Sequence[str], prints: NDArray[np.void], shape: Sequence[int]):
         self.files, self.prints, self.shape = files, prints, (len(files), *shape)
-        self._expected: dict[bytes, _Decoding] = {}
+        self._expected: dict[bytes, list[Decoding]] = {}
 
     def __len__(self) -> int:
         return len(self.files)
@@ -78,7 +80,7 @@ class OnTheFly:
         """Starts to decode rows that will be needed next."""
         files = [self.files[i] for i in rows.tolist()]
         n_tasks = min(len(files), 2 * workers.count()) or 1
-        self._expected[rows.numpy().tobytes()] = _Decoding(files, self.shape[1:], n_tasks)
+        self._expected[rows.numpy().tobytes()] = _submitted(files, self.shape[1:], n_tasks)
         while len(self._expected) > 4:  # some are never asked for, as at the end of an epoch
             self._expected.pop(next(iter(self._expected)))
 
@@ -87,7 +89,7 @@ class OnTheFly:
             return torch.empty((0, *self.shape[1:]), dtype=torch.uint8)
         if (key := rows.numpy().tobytes()) not in self._expected:
             self.expect(rows)
-        pixels, skipped = self._expected.pop(key).result()
+        pixels, skipped = _joined([task.result() for task in self._expected.pop(key)], self.shape[1:])
         for i, reason in skipped.items():
             raise UserError(
                 f"{self.files[int(rows[i])]} could be read before and now cannot ({reason}); "
@@ -96,32 +98,26 @@ class OnTheFly:
         return pixels
 
 
-class _Decoding:
-    """Files that are being decoded, by worker processes or, with no tasks, in this process."""
-
-    def __init__(self, files: Sequence[str], shape: Sequence[int], n_tasks: int):
-        self.shape, self.decoded = shape, list[Decoded | str]()
-        self.tasks: list[Future[list[Decoded | str]]] = []
-        if n_tasks == 0:
-            self.decoded = image_files.decode(files, shape[1], shape[0])
-        for k in range(n_tasks):
-            part = files[len(files) * k // n_tasks : len(files) * (k + 1) // n_tasks]
-            self.tasks.append(workers.submit(image_files.decode, part, shape[1], shape[0]))
-
-    def result(self) -> tuple[Tensor, dict[int, str]]:
-        """The readable images, in order, and the reasons why others are not, by number."""
-        results = self.decoded + [one for task in self.tasks for one in task.result()]
-        good = bytearray().join(one.pixels for one in results if isinstance(one, Decoded))
-        c, h, w = self.shape
-        pixels = torch.frombuffer(good, dtype=torch.uint8) if good else torch.empty(0, dtype=torch.uint8)
-        skipped = {i: one for i, one in enumerate(results) if isinstance(one, str)}
-        return pixels.view(-1, h, w, c).permute(0, 3, 1, 2), skipped
-
-
 def decode(files: Sequence[str], size: int, channels: int) -> tuple[Tensor, dict[int, str]]:
     """The readable images, in order, and the reasons why others are not, by number. Paths are absolute."""
-    n_tasks = 0 if len(files) <= FEW else -(-len(files) // 64)
-    return _Decoding(files, (channels, size, size), n_tasks).result()
+    shape = (channels, size, size)
+    if len(files) <= FEW:
+        return _joined([image_files.decode(files, size, channels)], shape)
+    return _joined([task.result() for task in _submitted(files, shape, -(-len(files) // 64))], shape)
+
+
+def _submitted(files: Sequence[str], shape: Sequence[int], n_tasks: int) -> list[Decoding]:
+    ends = [len(files) * k // n_tasks for k in range(n_tasks + 1)]
+    return [workers.submit(image_files.decode, files[a:b], shape[1], shape[0]) for a, b in pairwise(ends)]
+
+
+def _joined(parts: Iterable[list[Decoded | str]], shape: Sequence[int]) -> tuple[Tensor, dict[int, str]]:
+    results = [one for part in parts for one in part]
+    good = bytearray().join(one.pixels for one in results if isinstance(one, Decoded))
+    c, h, w = shape
+    pixels = torch.frombuffer(good, dtype=torch.uint8) if good else torch.empty(0, dtype=torch.uint8)
+    skipped = {i: one for i, one in enumerate(results) if isinstance(one, str)}
+    return pixels.view(-1, h, w, c).permute(0, 3, 1, 2), skipped
 
 
 def fingerprints(images: Images) -> NDArray[np.void]:
@@ -161,3 +157,40 @@ def pieces(images: Images, values: int = 2**24) -> Iterator[Tensor]:
         if i + 1 < len(parts):
             expect(images, parts[i + 1])
         yield piece
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Images with their names and labels. The images are pixels, or files that are not opened yet.
+
+    Labels are as the user or the publisher gives them; for a benchmark they are places in its classes.
+    """
+
+    names: tuple[str, ...]
+    labels: NDArray[Any]  # (n,)
+    images: Images | tuple[str, ...]  # uint8 (n, c, h, w), or paths
+    root: str = ""  # of files: what they have in common; it names the store of their pixels
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def files(self) -> tuple[str, ...] | None:
+        """The paths of the images, or None if they are pixels."""
+        return self.images if isinstance(self.images, tuple) else None
+
+    @property
+    def pixels(self) -> Images:
+        """The images, once they are opened."""
+        assert not isinstance(self.images, tuple)
+        return self.images
+
+    def rows(self, rows: NDArray[np.int64]) -> "Listing":
+        """Some of the images."""
+        names = tuple(self.names[i] for i in rows.tolist())
+        images: Images | tuple[str, ...]
+        if self.files is None:
+            images = Part(self.pixels, torch.from_numpy(rows))
+        else:
+            images = tuple(self.files[i] for i in rows.tolist())
+        return Listing(names, self.labels[rows], images, self.root)

@@ -1,5 +1,6 @@
 """From a data source to a Problem: a folder, a CSV file, arrays, or a benchmark that is split into one."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -14,11 +15,10 @@ from torch import Tensor
 from openldn.data import image_files, pixels, sources, store
 from openldn.data import split as splits
 from openldn.data.benchmark import Benchmark
-from openldn.data.duplicates import warn_of_copies, warn_of_leaks
-from openldn.data.listing import Listing
+from openldn.data.pixels import Listing
 from openldn.data.problem import UNLABELLED, Problem, Truth, encode
 from openldn.data.sources import arrays, folder
-from openldn.errors import UserError
+from openldn.errors import OpenLDNWarning, UserError
 from openldn.options import LARGEST, OF_NAMED_SETS, Options
 
 AT_ONCE = 1000  # new image files that are decoded at a time
@@ -164,8 +164,23 @@ def _read_own(
     opened, skipped, kept = _opened(listing, size, None, largest, watch)
     labels, classes = encode(opened.labels.tolist())
     problem = Problem(opened.pixels, labels, opened.names, classes, n_novel, flip)
-    warn_of_copies(problem)
+    _warn_of_copies(problem)
     return Given(problem, None, skipped, kept)
+
+
+def _warn_of_copies(problem: Problem) -> None:
+    """Warns of images that are copies of others, pixel for pixel, and of copies with different labels."""
+    label_of: dict[bytes, int] = {}
+    conflicts = []
+    prints = pixels.fingerprints(problem.images).tolist()
+    for name, mark, label in zip(problem.names, prints, problem.labels.tolist(), strict=True):
+        if label != UNLABELLED and (other := label_of.setdefault(mark, label)) != label:
+            conflicts.append(f"{name}: {problem.classes[other]} and {problem.classes[label]}")
+    if copies := len(prints) - len({*prints}):
+        _warn(f"{copies} of {len(prints)} images are exact copies of others")
+    if conflicts:
+        what = f"{len(conflicts)} images have another label than an exact copy of theirs"
+        _warn(f"{what} ({conflicts[0]}); correct one")
 
 
 def _files_at(path: Path) -> tuple[list[str], list[str]]:
@@ -224,11 +239,24 @@ def _opened_benchmark(
     n_train = int(np.searchsorted(kept, len(train)))
     train, test = (opened.rows(rows) for rows in np.split(np.arange(len(kept)), [n_train]))
     benchmark = replace(benchmark, train=train, test=test)
-    warn_of_leaks(benchmark)
+    _warn_of_leaks(benchmark)
     return benchmark, skipped, kept[:n_train]
 
 
+def _warn_of_leaks(benchmark: Benchmark) -> None:
+    """Warns of test images that are also among the training images."""
+    train = set(pixels.fingerprints(benchmark.train.pixels).tolist())
+    leaked = sum(mark in train for mark in pixels.fingerprints(benchmark.test.pixels).tolist())
+    if leaked:
+        total = f"{len(benchmark.test)} test images of {benchmark.name}"
+        _warn(f"{leaked} of {total} are exact copies of training images")
+
+
 # ----------------------------------------------------------------------------------------- all sources
+
+
+def _warn(what: str) -> None:
+    warnings.warn(what, OpenLDNWarning, stacklevel=3)
 
 
 def _opened(

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from platformdirs import user_cache_path
 
 from openldn import lock
-from openldn.data import cache as caches
 from openldn.data import image_files, workers
 from openldn.data.image_files import Header
 from openldn.data.pixels import FEW, PRINT, Images, OnTheFly, Stored
@@ -47,9 +47,15 @@ ROOM = 0.9  # share of the free disk space that a store may take
 Watch = Callable[[str, int, int], None]  # progress: what is done, how many of how many
 
 
+def cache_folder(variable: str, below: str = "") -> Path:
+    """The folder that an environment variable names, or else `below` in the user's cache of openldn."""
+    named = os.environ.get(variable)
+    return Path(named) if named else user_cache_path("openldn", appauthor=False) / below
+
+
 def cache() -> Path:
     """The folder of all stores: $OPENLDN_CACHE, or one in the user's cache."""
-    return caches.folder("OPENLDN_CACHE", "store")
+    return cache_folder("OPENLDN_CACHE", "store")
 
 
 def decode(
@@ -122,17 +128,15 @@ class _Files:
         """Reads the headers of a few files, evenly spaced, or all headers of few files."""
         missing = [i for i, stamp in enumerate(self.stamps) if stamp not in self.known]
         part = missing[:: max(1, len(missing) // SAMPLE)]
-        found = image_files.headers([self.paths[i] for i in part])
-        pairs = list(zip(part, found, strict=True))
-        self.skipped.update((i, r) for i, r in pairs if isinstance(r, str))
-        self.add([(i, r) for i, r in pairs if not isinstance(r, str)], {})
+        self.add(part, image_files.headers([self.paths[i] for i in part]))
 
-    def add(self, headers: Sequence[tuple[int, Header]], unreadable: dict[int, str]) -> None:
-        """Records headers and unreadable files, by number; an error if too many are unreadable."""
-        new = {self.stamps[i]: (self.stamps[i], *h) for i, h in headers if self.stamps[i] not in self.known}
+    def add(self, numbers: Sequence[int], found: Sequence[Header | str]) -> None:
+        """Records files with their headers, or why they cannot be read; an error if that is so for many."""
+        pairs = [(self.stamps[i], one) for i, one in zip(numbers, found, strict=True)]
+        new = {s: (s, *one) for s, one in pairs if not isinstance(one, str) and s not in self.known}
         self.table.add([*new.values()])
         self.known |= new
-        reasons = {self.stamps[i]: reason for i, reason in unreadable.items()}
+        reasons = {stamp: one for stamp, one in pairs if isinstance(one, str)}
         if reasons:  # by stamp, as a file may be listed twice
             self.skipped |= {i: reasons[stamp] for i, stamp in enumerate(self.stamps) if stamp in reasons}
         if len(self.skipped) > MOST_UNREADABLE * len(self.paths):
@@ -199,13 +203,12 @@ class _Pixels:
         try:
             if fits:
                 os.truncate(self.file, (n_stored + len(missing)) * self.each)
-            finished = workers.map_unordered(image_files.decode, tasks, in_process=len(missing) <= FEW)
-            for part, results in finished:
+            few = len(missing) <= FEW
+            for part, results in workers.map_unordered(image_files.decode, tasks, in_process=few):
                 done += len(part)
                 watch("decoding", done, len(missing))
-                pairs = list(zip(part, results, strict=True))
-                good = [(i, r) for i, r in pairs if not isinstance(r, str)]
-                files.add([(i, r.header) for i, r in good], {i: r for i, r in pairs if isinstance(r, str)})
+                files.add(part, [r if isinstance(r, str) else r.header for r in results])
+                good = [(i, r) for i, r in zip(part, results, strict=True) if not isinstance(r, str)]
                 self.index.add([(files.stamps[i], r.fingerprint, place_of[i]) for i, r in good])
         except OSError as e:
             if e.errno != errno.ENOSPC:
@@ -235,7 +238,7 @@ class _Pixels:
                 image = pixels.reshape(n_stored, -1)[int(records["place"][i])]
                 good[i] = image_files.fingerprint(image) == records["print"][i].tobytes()
         if not good.all() or len(untrusted):
-            self.index.rewrite(records[good])
+            _write(self.index.file, records[good].tobytes())
             self._trust()
 
     def _trust(self) -> None:
@@ -274,9 +277,6 @@ class _Table:
             os.truncate(self.file, size)  # no incomplete record
             self._unwritten += records
 
-    def rewrite(self, records: NDArray[Any]) -> None:
-        _write(self.file, records.tobytes())
-
 
 def _write(file: Path, data: bytes) -> None:
     """Replaces a file atomically."""
@@ -295,13 +295,16 @@ def _stamp(path: str) -> bytes:
         about = f"{path}\0{status.st_size}\0{status.st_mtime_ns}"
     except (OSError, ValueError):
         about = f"{path}\0missing"
-    return hashlib.blake2b(about.encode(errors="surrogateescape"), digest_size=STAMP.itemsize).digest()
+    return _hash(about)
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=STAMP.itemsize).digest()
 
 
 def _folder(root: str) -> Path:
-    name = hashlib.blake2b(f"{FORMAT}\0{root}".encode(errors="surrogateescape"), digest_size=16).hexdigest()
     try:
-        folder = cache() / name
+        folder = cache() / _hash(f"{FORMAT}\0{root}").hex()
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "root.txt").write_text(root + "\n", errors="backslashreplace")
         return folder

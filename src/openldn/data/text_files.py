@@ -1,8 +1,12 @@
-"""Reads text files from strangers: only regular files of bounded size, which cannot block or fill memory."""
+"""Reads files from strangers; text only from regular files of bounded size, which cannot block or fill memory."""
 
+import csv
+import io
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from openldn.errors import UserError
 
@@ -28,3 +32,20 @@ def read_text(path: Path, remedy: str) -> str:
         raise UserError(f"{path} cannot be read ({e.strerror}); {remedy}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path} is not a UTF-8 text file; {remedy}") from None
+
+
+def read_csv(path: Path, remedy: str) -> tuple[Sequence[str], list[dict[str, Any]]]:
+    """The columns of a publisher's CSV file, and its rows by column."""
+    reader = csv.DictReader(io.StringIO(read_text(path, remedy)))
+    try:
+        return reader.fieldnames or (), list(reader)
+    except csv.Error:
+        raise UserError(f"{path} is not a CSV file; {remedy}") from None
+
+
+def read_bytes(path: Path, remedy: str) -> bytes:
+    """A file of any size."""
+    try:
+        return path.read_bytes()
+    except OSError as e:
+        raise UserError(f"{path} cannot be read ({e.strerror}); {remedy}") from None

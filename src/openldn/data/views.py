@@ -20,9 +20,8 @@ from openldn.data import workers
 from openldn.data.draws import Draws, Keys, integers, keys_of
 from openldn.data.operations import OPS, Ints, apply_ops, gather_pixels
 
-RESIZED_ABOVE = (
-    96  # pixels: the reference shifts images of 32 and 64 pixels, and crops and resizes those of 224
-)
+# Pixels: the reference shifts images of 32 and 64 pixels, and crops and resizes those of 224.
+RESIZED_ABOVE = 96
 
 
 def views(images: Tensor, names: tuple[str, ...], flip: bool, keys: Keys) -> tuple[Tensor, ...]:
@@ -90,12 +89,7 @@ def crop_jitter(images: Tensor, draws: Draws, flip: bool) -> Tensor:
     return colour_jitter(batched_resized_crop(images, draws, flip), draws)
 
 
-VIEWS: dict[str, Callable[[Tensor, Draws, bool], Tensor]] = {
-    "weak": weak,
-    "weak_cutout": weak_cutout,
-    "strong": strong,
-    "crop_jitter": crop_jitter,
-}
+VIEWS = {view.__name__: view for view in (weak, weak_cutout, strong, crop_jitter)}
 
 # ------------------------------------------------------------------------------------------- crops
 

@@ -67,8 +67,10 @@ def sharpen(p: Tensor, temperature: float) -> Tensor:
 def mixup(alpha: float, *things: Tensor, own: bool = True) -> tuple[Tensor, ...]:
     """Each row mixed with a random other one, in all tensors alike (mixup; Zhang et al., 2018).
 
-    With `own`, a row keeps the larger share of itself, as in MixMatch.
+    With `own`, a row keeps the larger share of itself, as in MixMatch. An `alpha` of 0 mixes nothing.
     """
+    if not alpha:
+        return things
     concentration = torch.full((), alpha)
     mix = float(torch.distributions.Beta(concentration, concentration).sample())
     if own:

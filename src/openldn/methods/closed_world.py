@@ -21,7 +21,7 @@ from openldn.errors import OpenLDNWarning
 from openldn.nets.classifier import Classifier, Predict, infer
 from openldn.nets.predictors import RejectAndCluster
 from openldn.training import settings
-from openldn.training.schedules import Composition
+from openldn.training.schedules import Composition, full_of_each
 from openldn.training.stage import Losses, Objective, Stage, System
 
 
@@ -66,10 +66,17 @@ class PseudoLabelSettings(Settings):
     """How often pseudo-labels are renewed, evenly over the stage (iterative pseudo-labelling)."""
 
 
-class OnPseudoLabels(Objective):
-    """A closed-world method on labels and class-balanced pseudo-labels."""
+class ClosedWorld(Objective):
+    """Base of closed-world methods: a batch of labelled and one of unlabelled images, a moving average."""
 
     averaged = True
+
+    def composition(self) -> Composition:
+        return full_of_each(self.problem, self.settings.batch)
+
+
+class OnPseudoLabels(ClosedWorld):
+    """A closed-world method on labels and class-balanced pseudo-labels."""
 
     def __init__(
         self,
@@ -86,9 +93,6 @@ class OnPseudoLabels(Objective):
         self.per_class = max(1, len(problem.labelled) // problem.n_known)
         self.chosen = torch.zeros(2, 0, dtype=torch.int64)  # rows and labels
         self.n_refreshed = 0
-
-    def composition(self) -> Composition:
-        return self.method.composition()
 
     def begin(self, network: Classifier, previous: Predict | None) -> None:
         """The first pseudo-labels come from the stage before."""
@@ -176,14 +180,12 @@ def warn_of_empty_classes(labels: Tensor, n_known: int, names: Sequence[str | in
 # ------------------------------------------------------------- closed-world methods as stages of systems
 
 
-def alone(
-    name: str, title: str, paper: str, objective: type[Objective], own: type[settings.RejectingSettings]
-) -> System:
+def alone(name: str, title: str, paper: str, objective: type[Objective], own: type[Settings]) -> System:
     """A closed-world method on the known classes; unsure images are rejected and clustered."""
     stage = Stage(
         name=name,
         objective=objective,
-        settings=own,
+        settings=settings.combined(own, settings.RejectingSettings),
         outputs="known",
         predictor=RejectAndCluster,
         evaluations=10,
@@ -192,13 +194,14 @@ def alone(
     return System(name=name, about=about, paper=paper, stages=(stage,))
 
 
-def second_stage(name: str, objective: type[Objective], own: type[PseudoLabelSettings]) -> Stage:
+def second_stage(name: str, objective: type[Objective], own: type[Settings]) -> Stage:
     """A closed-world method on pseudo-labels."""
 
-    def build(problem: Problem, network: Classifier, settings: Any) -> Objective:
-        return OnPseudoLabels(problem, network, settings, objective)
+    def build(problem: Problem, network: Classifier, own: Any) -> Objective:
+        return OnPseudoLabels(problem, network, own, objective)
 
-    return Stage(name=name, objective=build, settings=own, evaluations=10)
+    both = settings.combined(own, PseudoLabelSettings)
+    return Stage(name=name, objective=build, settings=both, evaluations=10)
 
 
 def followed_by(system: System, then: Stage, name: str | None = None, about: str | None = None) -> System:

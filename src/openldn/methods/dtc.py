@@ -20,7 +20,7 @@ from openldn.data.pixels import Part
 from openldn.data.problem import Problem
 from openldn.maths.k_means import k_means
 from openldn.methods import supervised
-from openldn.nets.classifier import Classifier, infer
+from openldn.nets.classifier import Classifier, Predict, infer
 from openldn.nets.heads import Head
 from openldn.nets.predictors import Aligned
 from openldn.training import settings
@@ -69,21 +69,22 @@ class DTC(Objective):
         # t of every image; those of labelled ones are not used.
         self.register_buffer("targets", torch.zeros(len(problem.images), network.head.out_features))
 
+    @torch.no_grad()
+    def begin(self, network: Classifier, previous: Predict | None) -> None:
+        """Clusters, and targets by them."""
+        assert isinstance(network.head, StudentClusters)
+        z = infer(network, Part(self.problem.images, self.problem.unlabelled)).z
+        start(network.head, z)
+        self.renew(network.head(z.to(self.targets)))
+
     def refresh(self, average: Classifier, progress: float) -> None:
-        """Clusters at the start, new targets after the warm-up."""
-        head, rows = average.head, self.problem.unlabelled
-        assert isinstance(head, StudentClusters)
-        images = Part(self.problem.images, rows)
-        if progress == 0:
-            z = infer(average, images).z
-            start(head, z)
-            with torch.no_grad():
-                logits = head(z.to(self.targets))
-        elif progress >= self.settings.warm_up:
-            logits = infer(average, images).logits
-        else:
-            return
-        self.targets[rows] = sharper(logits.softmax(dim=1)).to(self.targets)
+        """New targets after the warm-up."""
+        if progress and progress >= self.settings.warm_up:
+            self.renew(infer(average, Part(self.problem.images, self.problem.unlabelled)).logits)
+
+    def renew(self, logits: Tensor) -> None:
+        """Targets from logits of all unlabelled images."""
+        self.targets[self.problem.unlabelled] = sharper(logits.softmax(dim=1)).to(self.targets)
 
     def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         log_q, log_other = network(torch.cat(batch.u)).logits.log_softmax(dim=1).chunk(2)

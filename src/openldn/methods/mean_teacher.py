@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from openldn.data.batches import Batch
 from openldn.methods import closed_world
 from openldn.nets.classifier import Classifier
-from openldn.training.schedules import Composition, full_of_each, linear_ramp
-from openldn.training.settings import RejectingSettings
-from openldn.training.stage import Losses, Objective
+from openldn.training.schedules import linear_ramp
+from openldn.training.stage import Losses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,25 +22,11 @@ class Settings(closed_world.Settings):
     """Share of the stage over which that weight grows linearly."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AloneSettings(Settings, RejectingSettings):
-    """As a system."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SecondStageSettings(Settings, closed_world.PseudoLabelSettings):
-    """As a second stage."""
-
-
-class MeanTeacher(Objective):
+class MeanTeacher(closed_world.ClosedWorld):
     """The network agrees with its own moving average on another view of the image."""
 
-    averaged = True
     unlabelled_views = ("weak", "weak")
     settings: Settings
-
-    def composition(self) -> Composition:
-        return full_of_each(self.problem, self.settings.batch)
 
     def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         """Cross-entropy of labelled images, squared distance of student and teacher on all others."""
@@ -60,6 +45,6 @@ SYSTEM = closed_world.alone(
     "Mean Teacher",
     "Tarvainen and Valpola, Mean Teachers Are Better Role Models, NeurIPS 2017",
     MeanTeacher,
-    AloneSettings,
+    Settings,
 )
-SECOND_STAGE = closed_world.second_stage("mean-teacher", MeanTeacher, SecondStageSettings)
+SECOND_STAGE = closed_world.second_stage("mean-teacher", MeanTeacher, Settings)

@@ -11,9 +11,7 @@ from openldn.data.batches import Batch
 from openldn.maths.losses import mixup, sharpen
 from openldn.methods import closed_world
 from openldn.nets.classifier import Classifier
-from openldn.training.schedules import Composition, full_of_each
-from openldn.training.settings import RejectingSettings
-from openldn.training.stage import Losses, Objective
+from openldn.training.stage import Losses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,28 +25,14 @@ class Settings(closed_world.Settings):
     temperature: float = 0.5
     """Sharpening temperature of guessed labels."""
     mixup: float = 0.75
-    """Beta parameter of mixup."""
+    """Beta parameter of mixup; 0 is none."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AloneSettings(Settings, RejectingSettings):
-    """As a system."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SecondStageSettings(Settings, closed_world.PseudoLabelSettings):
-    """As a second stage."""
-
-
-class MixMatch(Objective):
+class MixMatch(closed_world.ClosedWorld):
     """Guesses labels from two views, sharpens them, and mixes everything with everything."""
 
-    averaged = True
     unlabelled_views = ("weak", "weak")
     settings: Settings
-
-    def composition(self) -> Composition:
-        return full_of_each(self.problem, self.settings.batch)
 
     def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         """Cross-entropy of mixed labelled rows, squared error of mixed unlabelled ones."""
@@ -69,6 +53,6 @@ class MixMatch(Objective):
 
 
 SYSTEM = closed_world.alone(
-    "mixmatch", "MixMatch", "Berthelot et al., MixMatch, NeurIPS 2019", MixMatch, AloneSettings
+    "mixmatch", "MixMatch", "Berthelot et al., MixMatch, NeurIPS 2019", MixMatch, Settings
 )
-SECOND_STAGE = closed_world.second_stage("mixmatch", MixMatch, SecondStageSettings)
+SECOND_STAGE = closed_world.second_stage("mixmatch", MixMatch, Settings)

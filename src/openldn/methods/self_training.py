@@ -56,7 +56,7 @@ class Settings(settings.Settings):
     temperature: float = 0.4
     """Sharpening temperature of targets."""
     mixup: float = 0.2
-    """Beta parameter of mixup."""
+    """Beta parameter of mixup; 0 is none."""
     ema_share: float = 0.05
     """Horizon of the moving average, as a share of the stage."""
 

@@ -29,7 +29,7 @@ class Settings(settings.Settings):
     """Of TRSSL."""
 
     mixup: float = 0.75
-    """Beta parameter of mixup."""
+    """Beta parameter of mixup; 0 is none."""
     uncertainty_views: int = 5
     """Views by which an image's uncertainty is measured."""
     refreshes: int = 4

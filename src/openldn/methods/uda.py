@@ -13,9 +13,7 @@ from openldn.data.batches import Batch
 from openldn.maths.losses import mixup
 from openldn.methods import closed_world
 from openldn.nets.classifier import Classifier
-from openldn.training.schedules import Composition, full_of_each
-from openldn.training.settings import RejectingSettings
-from openldn.training.stage import Losses, Objective
+from openldn.training.stage import Losses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,34 +31,24 @@ class Settings(closed_world.Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AloneSettings(Settings, RejectingSettings):
-    """As a system."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SecondStageSettings(Settings, closed_world.PseudoLabelSettings):
+class SecondStageSettings(Settings):
     """As a second stage."""
 
     threshold_on: Literal["prediction", "sharpened"] = "sharpened"
     mixup: float = 0.75
 
 
-class UDA(Objective):
+class UDA(closed_world.ClosedWorld):
     """The strong view learns the weak view's sharpened prediction, where that is confident."""
 
-    averaged = True
     unlabelled_views = ("weak", "strong")
     settings: Settings
-
-    def composition(self) -> Composition:
-        return full_of_each(self.problem, self.settings.batch)
 
     def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         """Cross-entropy of labelled images, and of strong views against weak ones."""
         (x,), (weak, strong), l = batch.x, batch.u, len(batch.y)  # noqa: E741
         y = F.one_hot(batch.y, network.head.out_features).to(x.dtype)
-        if self.settings.mixup:
-            x, y = mixup(self.settings.mixup, x, y)
+        x, y = mixup(self.settings.mixup, x, y)
         logits = network(torch.cat([x, weak, strong])).logits
         labelled, weak, strong = logits.split([l, len(weak), len(strong)])
         q = (weak.detach() / self.settings.temperature).softmax(dim=1)
@@ -75,6 +63,6 @@ SYSTEM = closed_world.alone(
     "UDA",
     "Xie et al., Unsupervised Data Augmentation for Consistency Training, NeurIPS 2020",
     UDA,
-    AloneSettings,
+    Settings,
 )
 SECOND_STAGE = closed_world.second_stage("uda", UDA, SecondStageSettings)

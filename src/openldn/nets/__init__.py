@@ -1,1 +1,1 @@
-"""Networks: backbones, the classifier on top of one, the pair-similarity net, moving averages."""
+"""Networks: backbones, the classifier on top of one, the pair-similarity net."""

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from openldn.errors import Diverged, UserError
 from openldn.maths import torch_private as foreach
 from openldn.nets.classifier import Classifier, Predict
 from openldn.nets.cost import Passes
+from openldn.progress import Watcher
 from openldn.run import Run
 from openldn.training.moving_average import MovingAverage
 from openldn.training.optimisers import optimiser
@@ -29,15 +30,6 @@ from openldn.training.stage import Objective, Stage
 
 Evaluation = dict[str, Any]
 REFRESH_SHARE = 0.2  # of a budget, the most that refreshes may take
-
-
-class Watcher(Protocol):
-    """Someone who looks on: a progress bar, a log, a test."""
-
-    def started(self, stage: str, progress: float, step: int) -> None: ...
-    def stepped(self, progress: float, step: int, values: Mapping[str, float]) -> None: ...
-    def evaluated(self, evaluation: Evaluation) -> None: ...
-    def ended(self, finished: bool) -> None: ...
 
 
 @dataclass

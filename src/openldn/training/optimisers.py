@@ -5,7 +5,7 @@ By hand for two reasons. Importing `torch.optim` loads the compiler, over a seco
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,16 +14,7 @@ from openldn.maths import torch_private as foreach
 from openldn.training.settings import OptimiserName
 
 
-class Optimiser(Protocol):
-    """Parameters, and the state of their gradients."""
-
-    def zero_grad(self) -> None: ...
-    def step(self, lr: float) -> None: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-def optimiser(name: OptimiserName, network: nn.Module) -> Optimiser:
+def optimiser(name: OptimiserName, network: nn.Module) -> "Adam | Muon":
     """An optimiser by name, for all trainable parameters of a network."""
     return Muon(network) if name == "muon" else Adam([*network.parameters()])
 

@@ -90,16 +90,28 @@ class Settings:
 
 
 LIMITS: dict[str, tuple[float, float]] = {
-    "epochs": (0.0, 1e9),
-    "least_images": (0, 1e15),
-    "batch": (2, 1e6),
-    "lr": (0.0, 1e3),
-    "refreshes": (0, 1e6),
-    "novel_share": (1e-6, 1 - 1e-6),
-    "cosine_threshold": (-1, 1),
-    "omega_every": (1, 1e9),
-    "ema_share": (0.0, 1.0),
+    name: limits
+    for limits, names in {
+        (-1.0, 1.0): "cosine_threshold",
+        (0.0, 1.0): "tau threshold supervised_weight ema_share warm_up",
+        (1e-6, 1.0): "ramp_until ramp_length",
+        (1e-6, 1 - 1e-6): "novel_share",
+        (0.0, 1e9): "epochs lr similarity_lr omega_lr alpha weight_decay mixup unlabelled_weight consistency "
+        "margin pair_weight entropy_weight",
+        (1e-6, 1e9): "temperature supervised_temperature teacher_temperature teacher_temperature_start "
+        "ce_weight oversampling max_epochs",
+        (0, 10**15): "least_images max_images",
+        (0, 10**6): "refreshes",
+        (1, 10**9): "top_k overclustering omega_every ema_steps",
+        (2, 10**6): "batch uncertainty_views",
+    }.items()
+    for name in names.split()
 }
+
+
+def combined(*bases: type[Settings]) -> type[Settings]:
+    """Settings with the fields of several classes; the first one's values count."""
+    return dataclass(frozen=True, kw_only=True)(type("CombinedSettings", bases, {}))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,20 +1,87 @@
 """Named data sets: finding, downloading and reading them."""
 
 import shutil
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
+from typing import Protocol
 
-from openldn.data import archives, cache
+from openldn.data import archives
+from openldn.data.archives import Archive
 from openldn.data.benchmark import Benchmark
 from openldn.data.console import say
-from openldn.data.sources.table import NAMED, NamedSet
+from openldn.data.sources import digits, herbarium19, imagenet100, stanford_cars
+from openldn.data.sources.cifar import CIFAR10, CIFAR100
+from openldn.data.sources.mnist import FASHION_MNIST, MNIST
+from openldn.data.sources.photographs import FGVC_AIRCRAFT, OXFORD_PETS, TINY_IMAGENET
+from openldn.data.sources.svhn import SVHN
+from openldn.data.store import cache_folder
 from openldn.errors import UserError
 
-__all__ = ["NAMED", "NamedSet", "find", "get", "home", "read_named"]
+
+class Reader(Protocol):
+    """A reader of a data set in its publisher's layout: a module or an object."""
+
+    def missing(self, folder: Path) -> str | None:
+        """Why the set is not in `folder`, or None if it is. Does not look for single images."""
+
+    def read(self, folder: Path) -> Benchmark:
+        """The set: pixels, or a list of image files."""
+
+
+@dataclass(frozen=True)
+class NamedSet:
+    """A data set, and where it comes from."""
+
+    reader: Reader
+    classes: int
+    images: int  # training and test
+    size: int  # pixels
+    licence: str
+    archives: tuple[Archive, ...]
+    how_to_get: str
+    also: tuple[str, ...]  # other archives, each with all of it
+
+    @property
+    def offered(self) -> bool:
+        """Whether it can be downloaded without a login."""
+        return bool(self.archives) and all(archive.url for archive in self.archives)
+
+
+READERS: dict[str, Reader] = {
+    "digits": digits,
+    "cifar10": CIFAR10,
+    "cifar100": CIFAR100,
+    "svhn": SVHN,
+    "tiny-imagenet": TINY_IMAGENET,
+    "oxford-pets": OXFORD_PETS,
+    "imagenet-100": imagenet100,
+    "fgvc-aircraft": FGVC_AIRCRAFT,
+    "stanford-cars": stanford_cars,
+    "herbarium19": herbarium19,
+    "mnist": MNIST,
+    "fashion-mnist": FASHION_MNIST,
+}
+
+
+def _named_set(name: str) -> NamedSet:
+    about = _TABLE[name]
+    address, also = about.pop("address", None), about.pop("also", ())
+    archives = tuple(
+        Archive(file, address and address + file, f"md5:{found['md5']}", found["size"])
+        for file, found in about.pop("files", {}).items()
+    )
+    return NamedSet(READERS[name], archives=archives, also=tuple(also), **about)
+
+
+_TABLE = tomllib.loads(resources.files("openldn.data.sources").joinpath("named.toml").read_text("utf-8"))
+NAMED = {name: _named_set(name) for name in READERS}
 
 
 def home(data_dir: str | Path | None) -> Path:
     """The folder of all named sets: `data_dir`, $OPENLDN_DATA, or one in the user's cache."""
-    return cache.folder("OPENLDN_DATA") if data_dir is None else Path(data_dir)
+    return cache_folder("OPENLDN_DATA") if data_dir is None else Path(data_dir)
 
 
 def find(name: str, data_dir: str | Path | None) -> Path | None:

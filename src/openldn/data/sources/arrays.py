@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openldn.data import image_files
-from openldn.data.listing import Listing
+from openldn.data.pixels import Listing
 from openldn.data.problem import UNLABELLED
 from openldn.errors import UserError
 

@@ -2,17 +2,20 @@
 
 import os
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
 import numpy as np
 
+from openldn.data.archives import stays_inside
 from openldn.data.benchmark import Benchmark
 from openldn.data.image_files import SUFFIXES
-from openldn.data.listing import Listing
+from openldn.data.pixels import Listing
 from openldn.data.text_files import read_text
 from openldn.errors import UserError
+
+Labelled = tuple[str, Hashable]  # an image and its class, as the publisher names them
 
 
 @dataclass(frozen=True)
@@ -20,8 +23,18 @@ class FileList:
     """The training or test images, as the publisher lists them."""
 
     source: Path  # the list, or the folder of class folders
-    names: Sequence[str]  # (n,) paths relative to the folder of the set, with /
-    labels: Sequence[Hashable]  # (n,) classes, as the list names them
+    images: Sequence[Labelled]  # as paths relative to the folder of the set, with /
+
+
+@dataclass(frozen=True)
+class FixedLayout:
+    """A reader of a set that comes in one layout only."""
+
+    read: Callable[[Path], Benchmark]
+    needs: tuple[str, ...]  # see `missing`
+
+    def missing(self, folder: Path) -> str | None:
+        return missing(folder, *self.needs)
 
 
 def benchmark(
@@ -43,12 +56,11 @@ def benchmark(
     listings = []
     for part in (train, test):
         paths = _paths(root, part, remedy)
-        unknown = next((label for label in part.labels if label not in ids), None)
-        if unknown is not None:
-            raise UserError(
-                f"{part.source} names the class {unknown!r}, which is none of the set's {len(ids)}; {remedy}"
-            )
-        labels = np.array([ids[label] for label in part.labels], np.int64)
+        for _, label in part.images:
+            if label not in ids:
+                of = f"which is none of the set's {len(ids)}"
+                raise UserError(f"{part.source} names the class {label!r}, {of}; {remedy}")
+        labels = np.array([ids[label] for _, label in part.images], np.int64)
         names = tuple(path.relative_to(root).as_posix() for path in paths)
         listings.append(Listing(names, labels, tuple(map(str, paths)), str(root)))
     image, times = Counter(listings[0].names + listings[1].names).most_common(1)[0]
@@ -58,29 +70,36 @@ def benchmark(
 
 
 def from_folders(root: Path, folders: Sequence[str], labels: Sequence[Hashable], remedy: str) -> FileList:
-    """The images in class folders below `root`, one folder per label, sorted by name."""
-    names, given = list[str](), list[Hashable]()
+    """The images in class folders below `root`, one folder per label, sorted by name; no hidden files."""
+    images = list[Labelled]()
     for folder, label in zip(folders, labels, strict=True):
-        found = sorted(file for file in _files(root / folder) if is_image(file)) if is_inside(folder) else []
+        files = sorted(_files(root / folder)) if stays_inside(folder) else []
+        found = [file for file in files if file.lower().endswith(SUFFIXES) and not file.startswith(".")]
         if not found:
             raise UserError(f"the class folder {root / folder} is missing or holds no image; {remedy}")
-        names += [f"{folder}/{file}" for file in found]
-        given += [label] * len(found)
-    return FileList(root / os.path.commonpath(folders) if folders else root, names, given)
+        images += [(f"{folder}/{file}", label) for file in found]
+    return FileList(root / os.path.commonpath(folders) if folders else root, images)
 
 
-def is_image(file: str) -> bool:
-    """Whether a file is an image, by its name; hidden files are not."""
-    return file.lower().endswith(SUFFIXES) and not file.startswith(".")
+def from_list(root: Path, file: str, path: str, n_columns: int, remedy: str) -> FileList:
+    """The images in a list with so many columns: image, class and others. The last one may have spaces.
+
+    `path` is where an image is, with {} for its name in the list.
+    """
+    images = []
+    for i, line in enumerate(lines(root / file, remedy), 1):
+        row = line.split(None, n_columns - 1)
+        if len(row) < n_columns:
+            raise UserError(f"entry {i} of {root / file} has fewer than {n_columns} columns; {remedy}")
+        images.append((path.format(row[0]), row[1]))
+    return FileList(root / file, images)
 
 
-def rows(path: Path, columns: int, remedy: str) -> list[list[str]]:
-    """The lines of a list, split at white space into so many columns; the last column keeps its spaces."""
-    split = [line.split(None, columns - 1) for line in lines(path, remedy)]
-    short = next((i for i, row in enumerate(split, 1) if len(row) < columns), None)
-    if short is not None:
-        raise UserError(f"entry {short} of {path} has fewer than {columns} columns; {remedy}")
-    return split
+def placed(root: Path, images: Sequence[Labelled], places: Sequence[str], default: str) -> list[Labelled]:
+    """The same with the folder that the names are relative to: the one in which the first image is found."""
+    first = images[0][0] if images and stays_inside(images[0][0]) else ""
+    below = next((place for place in places if (root / place / first).is_file()), default)
+    return [(f"{below}/{name}", label) for name, label in images]
 
 
 def lines(path: Path, remedy: str) -> list[str]:
@@ -97,29 +116,22 @@ def missing(folder: Path, *names: str) -> str | None:
     return None
 
 
-def is_inside(name: str) -> bool:
-    """Whether a relative path stays below its folder."""
-    plain = PurePosixPath(name)
-    leaves = plain.is_absolute() or ".." in plain.parts or PureWindowsPath(name).drive
-    return not (leaves or "\\" in name or "\0" in name)
-
-
-def _paths(root: Path, part: FileList, remedy: str) -> tuple[Path, ...]:
+def _paths(root: Path, part: FileList, remedy: str) -> list[Path]:
     """The paths of all images. Folders are listed, since looking for each file is slow on a network disk."""
-    if not part.names:
+    if not part.images:
         raise UserError(f"{part.source} names no image; {remedy}")
     there, paths = dict[str, tuple[Path, set[str]]](), []
-    for name in part.names:
+    for name, _ in part.images:
         below, _, file = name.rpartition("/")
         if below not in there:
-            if not is_inside(name):
+            if not stays_inside(name):
                 raise UserError(f"{part.source} names {name!r}, which is outside {root}; {remedy}")
             there[below] = root / below, _files(root / below)
         folder, files = there[below]
         if file not in files:
             raise UserError(f"{part.source} names the image {folder / file}, which is missing; {remedy}")
         paths.append(folder / file)
-    return tuple(paths)
+    return paths
 
 
 def _files(folder: Path) -> set[str]:

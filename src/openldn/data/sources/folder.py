@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from openldn.data import image_files
-from openldn.data.listing import Listing
+from openldn.data.pixels import Listing
 from openldn.data.text_files import read_text
 from openldn.errors import UserError
 

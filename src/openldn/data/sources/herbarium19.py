@@ -16,8 +16,10 @@ from openldn.data.text_files import read_text
 from openldn.errors import UserError
 
 TRAIN, TEST = "small-train", "small-validation"
-LISTS = ("train.json", "val.json")
-BELOW = {"train.json": (TRAIN, "train", "."), "val.json": (TEST, "small-val", "validation", "val", ".")}
+LISTS = {  # and the folders of their images
+    "train.json": (TRAIN, "train", "."),
+    "val.json": (TEST, "small-val", "validation", "val", "."),
+}
 REMEDY = "unpack small-train.tar.gz and small-validation.tar.gz again"
 
 
@@ -25,7 +27,7 @@ def read(folder: Path) -> Benchmark:
     """Classes in numerical order."""
     if _has_lists(folder):
         train, test = (_from_json(folder, file) for file in LISTS)
-        classes = sorted({label for label in train.labels if isinstance(label, int)})
+        classes = sorted({label for _, label in train.images if isinstance(label, int)})
     else:
         classes = _categories(folder / TRAIN)
         train, test = (
@@ -66,16 +68,8 @@ def _from_json(folder: Path, file: str) -> FileList:
         raise UserError(
             f"{path} is damaged, or has no images and annotations in the COCO format; download it again"
         ) from None
-    names, labels = [name for name, _ in pairs], [label for _, label in pairs]
-    if not all(isinstance(name, str) for name in names) or not all(type(label) is int for label in labels):
+    if not all(isinstance(name, str) and type(label) is int for name, label in pairs):
         raise UserError(
             f"{path} has an image without a name or a class that is not a number; download it again"
         )
-    below = _below(folder, file, names)
-    return FileList(path, [f"{below}/{name}" for name in names], labels)
-
-
-def _below(folder: Path, file: str, names: list[str]) -> str:
-    """The folder that the names are relative to: the one in which the first of them is found."""
-    first = names[0] if names and file_lists.is_inside(names[0]) else ""
-    return next((below for below in BELOW[file] if (folder / below / first).is_file()), BELOW[file][0])
+    return FileList(path, file_lists.placed(folder, pairs, LISTS[file], LISTS[file][0]))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from openldn.data.text_files import read_bytes
 from openldn.errors import UserError
 
 MOST = 2**31  # bytes of a decompressed variable: the largest of SVHN has 1.6 GB
@@ -24,15 +25,14 @@ NUMBERS = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13:
 
 def read(path: Path, *names: str, remedy: str) -> list[Any]:
     """The variables of these names: arrays, strings, cells as lists, structures as dictionaries of lists."""
+    data = read_bytes(path, remedy)
     try:
-        found = _variables(memoryview(path.read_bytes()))
-    except OSError as e:
-        raise UserError(f"{path} cannot be read ({e.strerror}); {remedy}") from None
+        found = _variables(memoryview(data))
     except Exception:  # a damaged file can raise anything
         raise UserError(f"{path} is damaged, cut off or not a MATLAB 5 file; {remedy}") from None
-    lacking = [name for name in names if name not in found]
-    if lacking:
-        raise UserError(f"{path} has no variable {lacking[0]!r}; {remedy}")
+    for name in names:
+        if name not in found:
+            raise UserError(f"{path} has no variable {name!r}; {remedy}")
     return [found[name] for name in names]
 
 
@@ -42,8 +42,7 @@ def fields(path: Path, structure: Any, *names: str, remedy: str) -> list[list[st
     for name in names:
         if not isinstance(structure, dict) or name not in structure:
             raise UserError(f"{path} has no field {name!r}; {remedy}")
-        values = structure[name]
-        values = [v.item() if isinstance(v, np.ndarray) and v.size == 1 else v for v in values]
+        values = [v.item() if isinstance(v, np.ndarray) and v.size == 1 else v for v in structure[name]]
         if not all(isinstance(value, str | int | float) for value in values):
             raise UserError(f"{path} has a {name!r} that is neither a string nor a number; {remedy}")
         columns.append(values)
@@ -51,12 +50,11 @@ def fields(path: Path, structure: Any, *names: str, remedy: str) -> list[list[st
 
 
 def _variables(data: memoryview) -> dict[str, Any]:
-    order = {b"IM": "<", b"MI": ">"}[
-        bytes(data[126:128])
-    ]  # byte order, after 124 bytes of text and the version
+    # After 124 bytes of text come the version and the byte order.
+    order = {b"IM": "<", b"MI": ">"}[bytes(data[126:128])]
     if struct.unpack_from(order + "H", data, 124) != (0x0100,):
         raise ValueError("another version")
-    found = {}
+    found = dict[str, Any]()
     for kind, content in _elements(data[128:], order):
         if kind == COMPRESSED:
             stream = zlib.decompressobj()
@@ -66,8 +64,7 @@ def _variables(data: memoryview) -> dict[str, Any]:
             ((kind, content),) = _elements(unpacked, order)
         if kind != MATRIX:
             raise ValueError("not a variable")
-        name, value = _matrix(content, order)
-        found[name] = value
+        found.update([_matrix(content, order)])
     return found
 
 

@@ -33,7 +33,6 @@ class Mnist:
     flip: bool
 
     def missing(self, folder: Path) -> str | None:
-        """What is missing, if anything, or that the files are of the other set."""
         files = (_find(folder, part, kind) for part in ("train", "t10k") for kind in (IMAGES, LABELS))
         missing = next((f"{file} is missing" for file in files if not file.is_file()), None)
         return missing or (f"{folder} holds another set" if self._is_other(folder) else None)
@@ -44,7 +43,6 @@ class Mnist:
         return Benchmark.in_memory(self.name, train, test, self.classes, self.flip)
 
     def _is_other(self, folder: Path) -> bool:
-        """Whether the files are of the other set."""
         path = _find(folder, "train", LABELS)
         try:
             with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as f:
@@ -54,18 +52,15 @@ class Mnist:
         return any(known == first for name, known in BEGINNINGS.items() if name != self.name)
 
     def _part(self, folder: Path, part: str) -> tuple[Tensor, NDArray[np.int64]]:
-        images = _read(_find(folder, part, IMAGES), IMAGES[2])
         path = _find(folder, part, LABELS)
-        labels = _read(path, LABELS[2])
+        images, labels = _read(_find(folder, part, IMAGES), IMAGES[2]), _read(path, LABELS[2])
         if len(labels) != len(images):
             raise UserError(
                 f"{folder} has {len(images)} {part} images but {len(labels)} labels; get {path.name} again"
             )
         if (highest := labels.max()) >= len(self.classes):
-            raise UserError(
-                f"{path} holds the label {highest}, but {self.name} ends at {len(self.classes) - 1}; "
-                "download it again"
-            )
+            wrong = f"{path} holds the label {highest}, but {self.name} ends at {len(self.classes) - 1}"
+            raise UserError(f"{wrong}; download it again")
         return torch.from_numpy(images)[:, None], labels.astype(np.int64)
 
 
@@ -89,9 +84,8 @@ def _read(path: Path, magic: int) -> Bytes:
 def _content(path: Path, f: BinaryIO, magic: int) -> Bytes:
     found, n = struct.unpack(">II", f.read(8))
     if found != magic:
-        raise UserError(
-            f"{path} begins with {found}, not {magic}, so it is not such an idx file; download it again"
-        )
+        wrong = f"{path} begins with {found}, not {magic}, so it is not such an idx file"
+        raise UserError(f"{wrong}; download it again")
     shape: tuple[int, ...] = (n,)
     if magic == IMAGES[2]:
         shape = (n, *struct.unpack(">II", f.read(8)))
@@ -108,19 +102,5 @@ def _content(path: Path, f: BinaryIO, magic: int) -> Bytes:
 
 
 MNIST = Mnist("mnist", tuple(range(10)), flip=False)  # a mirrored digit is not a digit
-FASHION_MNIST = Mnist(
-    "fashion-mnist",
-    (
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle boot",
-    ),
-    flip=True,
-)
+CLOTHES = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
+FASHION_MNIST = Mnist("fashion-mnist", tuple(CLOTHES.split(",")), flip=True)

@@ -14,15 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from openldn.data.text_files import read_bytes
 from openldn.errors import UserError
 
 
 def read(path: Path, remedy: str) -> dict[str, Any]:
     """A pickled dictionary of plain values and uint8 arrays, written by Python 2 or 3."""
-    try:
-        data = path.read_bytes()
-    except OSError as e:
-        raise UserError(f"{path} cannot be read ({e.strerror}); {remedy}") from None
+    data = read_bytes(path, remedy)
     try:
         found = _Unpickler(io.BytesIO(data), encoding="bytes").load()
         return {_text(key): _array(value) for key, value in found.items()}
@@ -53,18 +51,14 @@ class _Array:
         _, self.shape, self.type, self.by_column, self.data = state
 
 
-def _reconstruct(*_: Any) -> _Array:
-    return _Array()
-
-
 def _encode(text: str, coding: str) -> bytes:
     """In place of codecs.encode, with which Python 3 pickles bytes for Python 2."""
     return text.encode(coding if coding == "latin1" else "ascii")
 
 
 _STAND_INS: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),
+    ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Array(),
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Type,
     ("_codecs", "encode"): _encode,

@@ -12,15 +12,13 @@ The publisher's site is gone. Copies come in four layouts, which are tried in th
     or in train/ and test/. Classes are in numerical or alphabetical order.
 """
 
-import csv
-import io
 from pathlib import Path
 from typing import Any
 
 from openldn.data.benchmark import Benchmark
 from openldn.data.sources import file_lists, matlab
 from openldn.data.sources.file_lists import FileList
-from openldn.data.text_files import read_text
+from openldn.data.text_files import read_csv
 from openldn.errors import UserError
 
 DEVKITS, TEST = ("devkit", "car_devkit/devkit"), "cars_test_annos_withlabels.mat"
@@ -65,7 +63,7 @@ def _read_devkit(folder: Path) -> Benchmark:
 def _annotated(folder: Path, file: str, below: str) -> FileList:
     (records,) = matlab.read(folder / file, "annotations", remedy=REMEDY)
     images, labels = matlab.fields(folder / file, records, "fname", "class", remedy=REMEDY)
-    return FileList(folder / file, [f"{below}{image}" for image in images], labels)
+    return FileList(folder / file, [(f"{below}{i}", k) for i, k in zip(images, labels, strict=True)])
 
 
 def _read_older(folder: Path) -> Benchmark:
@@ -73,12 +71,7 @@ def _read_older(folder: Path) -> Benchmark:
     records, names = matlab.read(path, "annotations", "class_names", remedy=REMEDY)
     columns = matlab.fields(path, records, "relative_im_path", "class", "test", remedy=REMEDY)
     rows = list(zip(*columns, strict=True))
-    train, test = (
-        FileList(
-            path, [str(image) for image, _, t in rows if t == test], [k for _, k, t in rows if t == test]
-        )
-        for test in (0, 1)
-    )
+    train, test = (FileList(path, [(str(i), k) for i, k, t in rows if t == part]) for part in (0, 1))
     return _listing(folder, train, test, names)
 
 
@@ -98,21 +91,19 @@ def _read_anno(folder: Path) -> Benchmark:
 def _from_anno(folder: Path, part: str, classes: list[str]) -> FileList:
     path = folder / f"anno_{part}.csv"
     rows = [line.split(",") for line in file_lists.lines(path, REMEDY)]
-    fine = (len(row) == 6 and row[5].strip().isdecimal() and len(row[5]) < 10 for row in rows)
-    wrong = next((i for i, good in enumerate(fine, 1) if not good), None)
-    if wrong is not None:
-        raise UserError(f"entry {wrong} of {path} is not image,x1,y1,x2,y2,class; {REMEDY}")
+    for i, row in enumerate(rows, 1):
+        if len(row) != 6 or not row[5].strip().isdecimal() or len(row[5]) >= 10:
+            raise UserError(f"entry {i} of {path} is not image,x1,y1,x2,y2,class; {REMEDY}")
     places = [f"car_data/car_data/{part}", f"car_data/{part}", part]
     at = next((place for place in places if (folder / place).is_dir()), places[0])
     folder_of = {k: name.replace("/", "-") for k, name in enumerate(classes, 1)}
-    labels = [int(row[5]) for row in rows]
-    names = [f"{at}/{folder_of.get(k, k)}/{row[0]}" for k, row in zip(labels, rows, strict=True)]
-    return FileList(path, names, labels)
+    images = [(row[0], int(row[5])) for row in rows]
+    return FileList(path, [(f"{at}/{folder_of.get(k, k)}/{image}", k) for image, k in images])
 
 
 def _read_csv(folder: Path) -> Benchmark:
     train, test = (_from_csv(folder, file, file.removesuffix(".csv")) for file in CSV)
-    keys = sorted({str(label) for label in train.labels})
+    keys = sorted({str(label) for _, label in train.images})
     classes: list[str | int] = [*keys]
     if all(key.isdecimal() and len(key) < 10 for key in keys):
         keys.sort(key=int)
@@ -122,12 +113,7 @@ def _read_csv(folder: Path) -> Benchmark:
 
 def _from_csv(folder: Path, file: str, part: str) -> FileList:
     path = folder / file
-    reader = csv.DictReader(io.StringIO(read_text(path, REMEDY)))
-    try:
-        rows = list(reader)
-    except csv.Error:
-        raise UserError(f"{path} is not a CSV file; {REMEDY}") from None
-    columns = reader.fieldnames or ()
+    columns, rows = read_csv(path, REMEDY)
     image, label = (
         next((column for column in wanted if column in columns), None)
         for wanted in (IMAGE_COLUMNS, CLASS_COLUMNS)
@@ -137,8 +123,6 @@ def _from_csv(folder: Path, file: str, part: str) -> FileList:
             f"{path} has no column {' or '.join(CLASS_COLUMNS if image else IMAGE_COLUMNS)}; "
             "name its columns in the first line"
         )
-    names = [(row[image] or "").strip() for row in rows]
-    first = names[0] if names and file_lists.is_inside(names[0]) else ""
+    images = [((row[image] or "").strip(), (row[label] or "").strip()) for row in rows]
     places = (".", f"cars_{part}", part)
-    below = next((place for place in places if (folder / place / first).is_file()), places[1])
-    return FileList(path, [f"{below}/{name}" for name in names], [(row[label] or "").strip() for row in rows])
+    return FileList(path, file_lists.placed(folder, images, places, default=places[1]))

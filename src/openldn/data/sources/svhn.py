@@ -8,21 +8,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openldn.data.benchmark import Benchmark
-from openldn.data.sources import file_lists, matlab
+from openldn.data.sources import matlab
+from openldn.data.sources.file_lists import FixedLayout
 from openldn.errors import UserError
 
 TRAIN, TEST = "train_32x32.mat", "test_32x32.mat"
 
 
-def read(folder: Path) -> Benchmark:
+def _read(folder: Path) -> Benchmark:
     """The publisher's training and test images. No flips: a mirrored digit is not a digit."""
     train, test = _part(folder / TRAIN), _part(folder / TEST)
     return Benchmark.in_memory("svhn", train, test, tuple(range(10)), flip=False)
-
-
-def missing(folder: Path) -> str | None:
-    """What is missing, if anything."""
-    return file_lists.missing(folder, TRAIN, TEST)
 
 
 def _part(path: Path) -> tuple[Tensor, NDArray[np.int64]]:
@@ -38,3 +34,6 @@ def _part(path: Path) -> tuple[Tensor, NDArray[np.int64]]:
         raise UserError(f"{path} holds the label {outside[0]}, but SVHN's are 1 to 10; {remedy}")
     images = np.array(pixels.transpose(3, 2, 0, 1), order="C")
     return torch.from_numpy(images), labels.astype(np.int64) % 10  # the digit 0 has the label 10
+
+
+SVHN = FixedLayout(_read, (TRAIN, TEST))

@@ -1,26 +1,30 @@
-"""Known classes against the rest: what the loss leads to, what follows from it, and groups of the rest."""
+"""Positive-unlabelled learning: the optimum of its loss, Elkan and Noto's rule, clusters of the rest."""
 
 import numpy as np
 import pytest
 import torch
 
-from openldn import rest
-from openldn.balance import shares
+import toy
 from openldn.data.pixels import Images, Part
 from openldn.data.problem import Problem
-from openldn.metrics import confusion, matched
-from openldn.nets.classifier import Classifier, Outputs
-from openldn.phases.schedule import oversampled, side
-from openldn.predictors import Groups, Seen
+from openldn.maths.metrics import confusion, matched
+from openldn.methods.pu_clustering import (
+    Augmented,
+    ClusterTheRest,
+    known_probabilities,
+    pu_losses,
+    whitening,
+)
+from openldn.nets.classifier import Outputs
 
-# Six kinds of images. Two known classes and a novel one; a known and the novel class share the fourth kind.
+# Six kinds of images: two known classes and a novel one, of which the fourth kind may be known or novel.
 P_LABELLED = torch.tensor(
     [[0.3, 0.1, 0.0, 0.1, 0.0, 0.0], [0.0, 0.1, 0.4, 0.0, 0.0, 0.0]]
 )  # by class, sums to 1
 P_NOVEL = torch.tensor([0.0, 0.0, 0.0, 0.2, 0.5, 0.3])
 
 
-def test_what_the_loss_leads_to_is_the_share_of_known_images() -> None:
+def test_the_optimum_of_the_loss_gives_the_probability_of_being_known() -> None:
     """Descent on the expected loss over a table of logits, then Elkan and Noto's rule, against counting."""
     share = 0.4
     p_unlabelled = share * P_LABELLED.sum(0) + (1 - share) * P_NOVEL
@@ -29,24 +33,24 @@ def test_what_the_loss_leads_to_is_the_share_of_known_images() -> None:
 
     def loss() -> torch.Tensor:
         steps.zero_grad()
-        said = [
-            rest.rest_losses(logits[i : i + 1], torch.tensor([k]), logits[i : i + 1])
+        terms = [
+            pu_losses(logits[i : i + 1], torch.tensor([k]), logits[i : i + 1])
             for k in range(2)
             for i in range(6)
         ]
-        labelled = sum(w * s["ce"] for w, s in zip(P_LABELLED.flatten(), said, strict=True))
-        total = labelled + sum(w * s["rest"] for w, s in zip(p_unlabelled, said, strict=False))
+        labelled = sum(w * s["ce"] for w, s in zip(P_LABELLED.flatten(), terms, strict=True))
+        total = labelled + sum(w * s["unlabelled"] for w, s in zip(p_unlabelled, terms, strict=False))
         total.backward()  # type: ignore[union-attr]
         return total  # type: ignore[return-value]
 
     steps.step(loss)
-    found = rest.known(logits.detach(), torch.tensor(share))
+    found = known_probabilities(logits.detach(), torch.tensor(share))
     expected = share * P_LABELLED.T / p_unlabelled[:, None]
     assert torch.allclose(found, expected, atol=2e-3)
 
 
-def test_no_more_than_all_of_it_is_known() -> None:
-    p = rest.known(
+def test_probabilities_of_known_classes_sum_to_at_most_one() -> None:
+    p = known_probabilities(
         torch.tensor([[9.0, 0.0, -9.0], [0.0, 0.0, 200.0], [-200.0, 200.0, -200.0]]), torch.tensor(0.5)
     )
     assert (p >= 0).all()
@@ -56,7 +60,7 @@ def test_no_more_than_all_of_it_is_known() -> None:
 
 
 def elongated(n: int = 300) -> tuple[Problem, torch.Tensor, torch.Tensor]:
-    """Two known and two novel classes that vary a lot in a direction that tells nothing, and features."""
+    """Two known and two novel classes, their features and labels; the second feature is noise alone."""
     rng = np.random.default_rng(0)
     y = np.repeat(np.arange(4), n)
     z = np.stack([3.0 * (y % 2) + rng.normal(0, 0.4, 4 * n), rng.normal(0, 15, 4 * n)], axis=1)
@@ -73,8 +77,8 @@ def elongated(n: int = 300) -> tuple[Problem, torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_groups_do_not_follow_what_views_change(early: bool) -> None:
-    """In features of the stage before the last, if there are any."""
+def test_clusters_ignore_directions_that_augmentation_changes(early: bool) -> None:
+    """In features of the second-to-last stage, if there are any."""
     from sklearn.cluster import KMeans
 
     problem, z, y = elongated()
@@ -84,7 +88,7 @@ def test_groups_do_not_follow_what_views_change(early: bool) -> None:
     logits = torch.stack([-3 * z[:, 0], 3 * z[:, 0] - 9, novel], dim=1)
 
     def outputs(images: Images) -> Outputs:
-        if not isinstance(images, Seen):
+        if not isinstance(images, Augmented):
             return seen(problem.labelled if len(images) == len(problem.labelled) else problem.unlabelled)
         assert isinstance(images.images, Part)  # a view changes the second feature as much as it varies
         return seen(images.images.rows, torch.tensor([0.3, 15.0, 0.3]))
@@ -93,12 +97,12 @@ def test_groups_do_not_follow_what_views_change(early: bool) -> None:
         made = z[rows] + torch.randn(len(rows), 3) * changed
         return Outputs(torch.rand(len(rows), 5), logits[rows], made) if early else Outputs(made, logits[rows])
 
-    predictor = Groups()
+    predictor = ClusterTheRest()
     predictor.fit(outputs, problem, seed=0)
     u, true = problem.unlabelled, y[problem.unlabelled].numpy()
     p = predictor.probabilities(seen(u))
     assert torch.allclose(p.sum(dim=1), torch.ones(len(u)), atol=1e-5)
-    assert torch.allclose(p.mean(dim=0), shares(problem), atol=3e-3)
+    assert torch.allclose(p.mean(dim=0), problem.class_prior(), atol=3e-3)
     right = matched(confusion(true, p.argmax(1).numpy(), 4, 4)) / len(u)
     assert right > 0.95
     blind = KMeans(4, n_init=10, random_state=0).fit(z[u].numpy()).labels_
@@ -106,53 +110,39 @@ def test_groups_do_not_follow_what_views_change(early: bool) -> None:
     assert predictor.fits(predictor.state, 3, 2, 2)
     assert not predictor.fits(predictor.state, 4, 2, 2)
     assert not predictor.fits(predictor.state | {"centres": torch.zeros(3, 3)}, 3, 2, 2)
-    assert not predictor.fits(predictor.state | {"round": torch.zeros(3, 2)}, 3, 2, 2)
+    assert not predictor.fits(predictor.state | {"whitening": torch.zeros(3, 2)}, 3, 2, 2)
 
 
-def test_views_are_as_many_images_of_the_same_size_and_come_again() -> None:
+def test_augmented_images_are_a_function_of_their_keys() -> None:
     images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (9, 3, 16, 16), dtype=np.uint8))
     rows = torch.tensor([4, 1])
-    one, other = Seen(images, True, keys=(0, 0)), Seen(images, True, keys=(0, 1))
+    one, other = Augmented(images, True, keys=(0, 0)), Augmented(images, True, keys=(0, 1))
     assert (len(one), one.shape, one[rows].dtype) == (9, images.shape, torch.uint8)
-    assert torch.equal(one[rows], one[torch.arange(9)][rows])  # whoever else is asked about
+    assert torch.equal(one[rows], one[torch.arange(9)][rows])  # whatever other rows are asked for
     assert not torch.equal(one[rows], other[rows])
     assert not torch.equal(one[rows], images[rows])
 
 
-@pytest.mark.parametrize(
-    ("size", "expected"), [(32, [16, 24, 32]), (28, [14, 21, 28]), (20, [14, 15, 20]), (8, [8, 8, 8])]
-)
-def test_images_grow_in_thirds_and_are_never_too_small(size: int, expected: list[int]) -> None:
-    assert [side(progress, size) for progress in (0.0, 0.34, 0.67)] == expected
-    assert side(1.0, size) == size
-
-
-def test_a_network_sees_images_at_the_size_it_was_told() -> None:
-    class Sees(torch.nn.Module):
-        out_features = 3
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.shape = x.shape
-            return x.mean(dim=(2, 3))
-
-    network = Classifier(Sees(), 2, torch.zeros(3), torch.ones(3), 32)
-    x = torch.full((2, 3, 32, 32), 0.25)
-    for pixels in (None, 16, 32):
-        network.pixels = pixels
-        assert torch.allclose(network(x).z, torch.tensor(0.25))
-        assert network.backbone.shape == (2, 3, pixels or 32, pixels or 32)
+def test_whitened_views_vary_equally_in_all_directions() -> None:
+    """Views of an image around their mean have unit covariance, up to the shrinkage."""
+    torch.manual_seed(0)
+    mix = torch.randn(4, 4, dtype=torch.float64)
+    views = (torch.randn(1, 300, 4) * 9 + torch.randn(6, 300, 4) @ mix.float()).float()
+    made = whitening(views, shrink=0.0)
+    within = ((views - views.mean(dim=0)) @ made).flatten(0, 1).double()
+    covariance = within.T @ within / len(within)
+    torch.testing.assert_close(covariance, torch.eye(4, dtype=torch.float64), atol=1e-3, rtol=0)
+    shrunk = ((views - views.mean(dim=0)) @ whitening(views, shrink=10.0)).flatten(0, 1)
+    assert float((shrunk.T @ shrunk / len(shrunk)).diagonal().max()) < 0.5
 
 
 @pytest.mark.parametrize(
-    ("n_labelled", "n_unlabelled"), [(250, 750), (50, 950), (900, 100), (1, 999), (999, 1)]
+    ("max_epochs", "max_images", "images"), [(2.0, 0, 360), (0.5, 500, 500), (0.5, 0, 90)]
 )
-def test_labelled_images_are_seen_more_often_within_reason(n_labelled: int, n_unlabelled: int) -> None:
-    """Three times as often as others, to the nearest image of a batch, but never more than half of it."""
-    labels = torch.tensor([0] * n_labelled + [-1] * n_unlabelled)
-    names = tuple(map(str, range(1000)))
-    problem = Problem(torch.zeros(1000, 1, 8, 8, dtype=torch.uint8), labels, names, (0,), n_novel=1)
-    few, many = oversampled(problem, 100, 3.0)
-    assert few + many == 100
-    assert 1 <= few <= 50
-    often = [k / n_labelled / ((100 - k) / n_unlabelled) for k in range(1, 51)]
-    assert abs(often[few - 1] - 3) == min(abs(each - 3) for each in often)
+def test_early_stopping_comes_after_some_epochs_or_images(
+    max_epochs: float, max_images: int, images: int
+) -> None:
+    """There are 180 unlabelled images."""
+    training = toy.training("pu-clustering", max_epochs=max_epochs, max_images=max_images, batch=40)
+    assert training.objective.max_steps() == round(images / training.composition.unlabelled)
+    assert training.clock(1e9).max_steps == training.objective.max_steps()
