@@ -4,8 +4,6 @@ python examples/new_system.py systems soft-fixmatch
 python examples/new_system.py train digits --method soft-fixmatch --set temperature=0.3
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 
@@ -14,7 +12,6 @@ from openldn.cli import main
 from openldn.maths.losses import entropy_loss
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(openldn.Settings):
     temperature: float = 0.5
     """Sharpening temperature of the weak view's prediction."""

@@ -134,6 +134,9 @@ def test_a_run_that_is_killed_is_said_and_goes_on(
     assert "a run was killed" in capsys.readouterr().err
     cli.main(arguments)
     assert "1 of 1: k-means" in capsys.readouterr().out
+    cli.main([*BENCH, "--jobs", "1", "--only", "k-means", "--out", str(tmp_path / "alone")])
+    one, two = (Run.open(tmp_path / at / "k-means-0").metrics()[-1] for at in ("alone", "runs"))
+    assert one["protocols"] == two["protocols"]  # the same in a process of its own
 
 
 def die(*_: object) -> None:
@@ -155,10 +158,3 @@ def test_the_result_is_that_of_the_last_stage(tmp_path: Path) -> None:
 def test_the_budget_counts_the_images_that_are_used(tmp_path: Path) -> None:
     cli.main([*BENCH, "--jobs", "1", "--only", "k-means", "--out", str(tmp_path)])
     assert Run.open(tmp_path / "k-means-0").options.budget == 5 * 300
-
-
-def test_two_jobs_give_the_same_as_one(tmp_path: Path) -> None:
-    for jobs in ("1", "2"):
-        cli.main([*BENCH, "--jobs", jobs, "--only", "supervised", "k-means", "--out", str(tmp_path / jobs)])
-    one, two = (Run.open(tmp_path / jobs / "k-means-0").metrics()[-1]["protocols"] for jobs in ("1", "2"))
-    assert one == two

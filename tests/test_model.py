@@ -75,7 +75,9 @@ def test_loading_does_not_move_the_callers_random_numbers(trained: Path) -> None
 
 
 def test_uncertain_predictions_are_called_unsure(trained: Path) -> None:
-    p = torch.tensor([[0.6, 0.4, 0, 0, 0, 0], [0, 0, 0.4, 0.3, 0.3, 0], [0.1, 0, 0, 0, 0.9, 0], [0.5, 0.5, 0, 0, 0, 0]])
+    p = torch.tensor(
+        [[0.6, 0.4, 0, 0, 0, 0], [0, 0, 0.4, 0.3, 0.3, 0], [0.1, 0, 0, 0, 0.9, 0], [0.5, 0.5, 0, 0, 0, 0]]
+    )
     assert Model.load(trained).kind(Prediction(p, p)) == ["known", "unsure", "novel", "known"]
 
 

@@ -200,7 +200,7 @@ def test_keyword_arguments_are_options_or_settings(tmp_path: Path) -> None:
     assert [own["lr"] for own in recorded.values()] == [0.001, 0.001]
     expected = systems.find("orca").settings(run.options)
     assert recorded == {name: asdict(own) for name, own in expected.items()}
-    with pytest.raises(UserError, match="orca has no setting 'pair'; it has epochs, .*margin"):
+    with pytest.raises(UserError, match=r"orca has no setting 'pair'; it has epochs, .*margin"):
         openldn.train("digits", method="orca", pair=False)
 
 
@@ -259,9 +259,7 @@ def test_a_stage_is_evaluated_ten_times_unless_it_says_otherwise(tmp_path: Path)
 
 def test_evaluations_do_not_change_a_run(tmp_path: Path) -> None:
     problem, truth = toy.split()
-    one, two = (
-        start(tmp_path / str(n), problem, truth, method="openldn-uda", evaluations=n) for n in (0, 4)
-    )
+    one, two = (start(tmp_path / str(n), problem, truth, method="openldn-uda", evaluations=n) for n in (0, 4))
     assert equal(weights(one), weights(two))
     assert one.metrics()[-1]["protocols"] == two.metrics()[-1]["protocols"]
 
@@ -302,19 +300,23 @@ def test_a_budget_is_kept_where_refreshes_are_expensive(method: str, tmp_path: P
     check_budget(run)
 
 
-@pytest.mark.parametrize("method", ["openldn-uda", "uda", "mixmatch", "pu-self-training"])
-@pytest.mark.parametrize("budget", [10_000, 30_000])
+@pytest.mark.parametrize(
+    ("method", "budget"),
+    [("openldn-uda", 12_000), ("uda", 12_000), ("mixmatch", 12_000), ("pu-self-training", 12_000)],
+)
 def test_a_budget_is_kept_where_images_are_resized_progressively(
     method: str, budget: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small images cost less, so there are more steps than with images in full size."""
-    problem, _ = toy.labelled_set(enlarged=4, flip=True).split(known=0.5, labelled=0.5, seed=0)
+    problem, _ = toy.labelled_set(enlarged=3, flip=True).split(known=0.5, labelled=0.5, seed=0)
     monkeypatch.setattr(pipeline, "for_any_backbone", lambda own: own)  # the toy backbone takes any size
     steps = []
     for resized in (True, False):
         own = {"progressive_resizing": resized, "batch": 24}
         run = start(tmp_path / str(resized), problem, method=method, budget=budget, settings=own)
-        check_budget(run)
+        before, last = [*{line["step"]: line["passes"] for line in run.metrics()[:-1]}.items()][-2:]
+        step = (last[1] - before[1]) / (last[0] - before[0])
+        assert abs(sum(spent(run).values()) - budget) <= 0.5 * step + 1
         steps.append(sum({line["phase"]: line["step"] for line in run.metrics()}.values()))
     assert steps[0] > 1.1 * steps[1]
 
@@ -587,21 +589,19 @@ def program(*arguments: str) -> "subprocess.Popen[bytes]":
 
 
 def test_killed_and_resumed_equals_never_interrupted(tmp_path: Path) -> None:
-    """Killed three times without warning, a moment after different checkpoints."""
-    choices = {"epochs": 3, "device": "cpu", "save_every": 0.0, "precision": "float32"}
-    flags = [text for k, v in choices.items() for text in (f"--{k.replace('_', '-')}", str(v))]
+    """Killed twice without warning, a moment after a checkpoint; the other run saves at the end of stages."""
+    flags = ["--images", "400", "--epochs", "8", "--device", "cpu", "--precision", "float32"]
     killed = tmp_path / "killed"
-    process = program("train", "digits", *flags, "--out", str(killed))
-    for name, step in [("1-discover", 5), ("1-discover", 12), ("2-uda", 8)]:
+    process = program("train", "digits", *flags, "--save-every", "0", "--out", str(killed))
+    for name, step in [("1-discover", 5), ("2-uda", 8)]:
         wait_for(process, killed, name, step)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
         assert not (killed / "model.safetensors").exists()
         process = program("resume", str(killed))
-    code = "import sys, torch, openldn; torch.set_num_threads(1); openldn.train('digits', epochs=3, device='cpu', "
-    code += "precision='float32', out=sys.argv[1], quiet=True)"
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(tmp_path / "whole")], check=True, timeout=120)
+    other = program("train", "digits", *flags, "--out", str(tmp_path / "whole"))
     assert process.wait(120) == 0
+    assert other.wait(120) == 0
     whole, resumed = (Run.open(tmp_path / name) for name in ("whole", "killed"))
     assert equal(weights(whole), weights(resumed))
 

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -20,14 +20,16 @@ EVALUATION = metrics.evaluate([0, 1, 2, 3], [0, 1, 2, 3], n_known=2, n_classes=4
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, for the test to set."""
     now = [1000.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    yield now
+    return now
 
 
-def shown(width: int, stage: str, losses: Mapping[str, float], clock: list[float], evaluated: bool) -> list[str]:
+def shown(
+    width: int, stage: str, losses: Mapping[str, float], clock: list[float], evaluated: bool
+) -> list[str]:
     """The lines of a bar at 40 %, step 123,456, when an hour has passed."""
     console = Console(force_terminal=True, width=width, file=io.StringIO(), color_system=None)
     bar = Bar(console)

@@ -22,7 +22,9 @@ QUICK_BENCH = ["--images", "100", "--seeds", "1", "--per-image", "2", "--only", 
 
 def commands() -> list[str]:
     """Lines of the shell block under "From the command line", without comments; continued ones are one."""
-    [section] = re.findall(r"^## From the command line\n(.*?)(?=^## |\Z)", README.read_text(), re.DOTALL | re.MULTILINE)
+    [section] = re.findall(
+        r"^## From the command line\n(.*?)(?=^## |\Z)", README.read_text(), re.DOTALL | re.MULTILINE
+    )
     [block] = re.findall(r"```(?:sh|bash|console)\n(.*?)```", section, re.DOTALL)
     joined = re.sub(r"\\\n\s*", " ", block)
     lines = [re.sub(r"(^|\s)#.*", "", line).strip().removeprefix("$ ") for line in joined.splitlines()]

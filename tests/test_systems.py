@@ -59,10 +59,13 @@ def test_names_that_do_not_exist(name: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "now"), [("rest", "pu-clustering"), ("rest-refine", "pu-self-training"), ("rest+uda", "pu-clustering+uda")]
+    ("before", "now"),
+    [("rest", "pu-clustering"), ("rest-refine", "pu-self-training"), ("rest+uda", "pu-clustering+uda")],
 )
 def test_former_names_still_work(before: str, now: str) -> None:
-    with pytest.warns(OpenLDNWarning, match=f"{before.replace('+', '.')} is now called {now.replace('+', '.')}"):
+    with pytest.warns(
+        OpenLDNWarning, match=f"{before.replace('+', '.')} is now called {now.replace('+', '.')}"
+    ):
         found = find(before)
     assert found.name == now
 
@@ -89,7 +92,9 @@ def test_a_budget_overrules_the_presets_lengths(name: str) -> None:
 @pytest.mark.parametrize("preset", ["fast", "paper"])
 @pytest.mark.parametrize("name", ALL)
 def test_every_stage_has_a_length(name: str, preset: Any) -> None:
-    for stage, own in zip(find(name).stages, find(name).settings(Options(preset=preset)).values(), strict=True):
+    for stage, own in zip(
+        find(name).stages, find(name).settings(Options(preset=preset)).values(), strict=True
+    ):
         if type(own).epochs is None and "epochs" not in type(own).paper:
             assert own.epochs == pytest.approx(stage.share * LENGTH[preset][0])
         assert stage.objective is None or max(own.epochs or 0, own.least_images or 0) > 0

@@ -6,6 +6,7 @@ What a command needs is imported when it runs, so that `--help` answers at once.
 import json
 import os
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import tyro
-from tyro.conf import OmitArgPrefixes, Positional, Suppress, UseAppendAction, arg
+from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, Suppress, UseAppendAction, arg
 
 from openldn.errors import Diverged, UserError
-from openldn.options import DataOptions, Options, SystemOptions, TrainingOptions, parsed
+from openldn.options import DataOptions, Options, SystemOptions, TrainingOptions, parsed, shown_as
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,23 +26,19 @@ if TYPE_CHECKING:
     from openldn.run import Run
 
 
-def _arg(metavar: str, default: str = "") -> Any:
-    return arg(metavar=metavar, help_behavior_hint=f"(default: {default})" if default else "")
-
-
 # What several commands take.
-OutFolder = Annotated[Path | None, _arg("DIR", "a new one in runs/")]
-Seed = Annotated[int, _arg("S", "0")]
-DataDir = Annotated[str | None, _arg("DIR", "$OPENLDN_DATA, else the user's cache")]
+OutFolder = Annotated[Path | None, shown_as("DIR", "a new one in runs/")]
+Seed = Annotated[int, shown_as("S", "0")]
+DataDir = Annotated[str | None, shown_as("DIR", "$OPENLDN_DATA, else the user's cache")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataChoice(DataOptions):
     """Data."""
 
-    flip: Annotated[str | None, _arg("{true,false}", "true, but false for digits")] = None  # type: ignore[assignment]
+    flip: Annotated[str | None, shown_as("{true,false}", "true, but false for digits")] = None  # type: ignore[assignment]
     """Whether a horizontally flipped image still shows the same thing."""
-    labels: Annotated[Path | None, _arg("FILE.csv")] = None
+    labels: Annotated[Path | None, shown_as("FILE.csv")] = None
     """CSV file with the columns image,label; no row or an empty label means unlabelled."""
 
 
@@ -49,16 +46,11 @@ class DataChoice(DataOptions):
 class SystemChoice(SystemOptions):
     """What to train."""
 
-    novel: Annotated[str | None, _arg("N|auto", "auto; named data sets: their own")] = None  # type: ignore[assignment]
+    novel: Annotated[str | None, shown_as("N|auto", "auto, or a named set's own")] = None  # type: ignore[assignment]
     """Number of novel classes, or auto to estimate it."""
     settings: Suppress[Mapping[str, Any]] = field(default_factory=dict)
-    set: UseAppendAction[Annotated[tuple[str, ...], _arg("NAME=VALUE")]] = ()
+    set: UseAppendAction[Annotated[tuple[str, ...], shown_as("NAME=VALUE")]] = ()
     """Set a hyperparameter (see `openldn systems NAME`), for one stage as STAGE.NAME=VALUE. Repeatable."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingChoice(TrainingOptions):
-    """How long, and on what."""
 
 
 def demo(out: OutFolder = None, seed: Seed = 0) -> None:
@@ -72,7 +64,7 @@ def demo(out: OutFolder = None, seed: Seed = 0) -> None:
 
     device.keep_freed_memory()
     _say(
-        "1,433 handwritten digits. Half of the digits 0 to 4 have a label; all others do not.\n"
+        "1,433 handwritten digits. Half of the digits 0 to 4 have a label; others do not.\n"
         "OpenLDN learns the five known classes and discovers the other five.\n"
         "It is evaluated on 364 digits it has never seen."
     )
@@ -81,11 +73,11 @@ def demo(out: OutFolder = None, seed: Seed = 0) -> None:
 
 
 def train(
-    source: Annotated[str, Positional, _arg("DATA")],
+    source: Annotated[str, Positional, shown_as("DATA")],
     /,
     data: OmitArgPrefixes[DataChoice] = DataChoice(),
     system: OmitArgPrefixes[SystemChoice] = SystemChoice(),
-    training: OmitArgPrefixes[TrainingChoice] = TrainingChoice(),
+    training: OmitArgPrefixes[TrainingOptions] = TrainingOptions(),  # noqa: B008
     out: OutFolder = None,
 ) -> None:
     """Trains on a folder of images, a CSV file of them, or a named data set.
@@ -121,7 +113,7 @@ def _settings(given: Sequence[str]) -> dict[str, str]:
     return settings
 
 
-def resume(run: Annotated[Path, Positional, _arg("RUN")], /) -> None:
+def resume(run: Annotated[Path, Positional, shown_as("RUN")], /) -> None:
     """Goes on where a run stopped, whatever stopped it.
 
     Args:
@@ -134,10 +126,10 @@ def resume(run: Annotated[Path, Positional, _arg("RUN")], /) -> None:
 
 
 def predict(
-    run: Annotated[Path, Positional, _arg("RUN")],
-    images: Annotated[Path, Positional, _arg("IMAGES")],
+    run: Annotated[Path, Positional, shown_as("RUN")],
+    images: Annotated[Path, Positional, shown_as("IMAGES")],
     /,
-    out: Annotated[Path, _arg("FILE.csv", "predictions.csv")] = Path("predictions.csv"),
+    out: Annotated[Path, shown_as("FILE.csv", "predictions.csv")] = Path("predictions.csv"),
 ) -> None:
     """Labels new images.
 
@@ -153,11 +145,11 @@ def predict(
 
 
 def evaluate(
-    run: Annotated[Path, Positional, _arg("RUN")],
+    run: Annotated[Path, Positional, shown_as("RUN")],
     /,
-    truth: Annotated[Path | None, _arg("FILE.csv", "a named data set's test images")] = None,
-    predictions: Annotated[Path | None, _arg("FILE.csv", "the run's own, of unlabelled images")] = None,
-    as_json: Annotated[bool, arg(name="json", help_behavior_hint="")] = False,
+    truth: Annotated[Path | None, shown_as("CSV", "a named data set's test images")] = None,
+    predictions: Annotated[Path | None, shown_as("CSV", "the run's own, of unlabelled images")] = None,
+    as_json: FlagCreatePairsOff[Annotated[bool, arg(name="json", help_behavior_hint="")]] = False,
 ) -> None:
     """Known, novel and all accuracy under every protocol.
 
@@ -178,7 +170,7 @@ def evaluate(
         _show(result, opened)
 
 
-def datasets(data_dir: DataDir = None, get: Annotated[str | None, _arg("NAME")] = None) -> None:
+def datasets(data_dir: DataDir = None, get: Annotated[str | None, shown_as("NAME")] = None) -> None:
     """Lists the named data sets, or downloads one.
 
     Args:
@@ -206,7 +198,7 @@ def datasets(data_dir: DataDir = None, get: Annotated[str | None, _arg("NAME")] 
     _print(table)
 
 
-def systems(name: Annotated[str | None, Positional, _arg("NAME")] = None, /) -> None:
+def systems(name: Annotated[str | None, Positional, shown_as("NAME")] = None, /) -> None:
     """Lists the systems, or shows one: its paper, stages and hyperparameters.
 
     Args:
@@ -224,7 +216,7 @@ def systems(name: Annotated[str | None, Positional, _arg("NAME")] = None, /) -> 
     for system in SYSTEMS.values():
         table.add_row(system.name, system.about)
     _print(table)
-    _say(f"Any of them but openldn-... can be followed by +{', +'.join(CLOSED_WORLD)}: orca+uda.")
+    _say(f"Closed-world training can follow, as in orca+uda: +{', +'.join(CLOSED_WORLD)}")
     _say("Settings of a system: openldn systems NAME")
 
 
@@ -233,9 +225,9 @@ def _show_system(system: Any) -> None:
 
     from rich.table import Table
 
-    _say(f"{system.name}: {system.about}")
+    _say(textwrap.fill(f"{system.name}: {system.about}", 80))
     if system.paper:
-        _say(f"paper: {system.paper}")
+        _say(textwrap.fill(f"paper: {system.paper}", 80))
     presets = {preset: system.settings(Options(preset=preset)) for preset in ("fast", "paper")}
     for stage in system.stages:
         if stage.objective is None:
@@ -260,19 +252,19 @@ def _value(value: Any) -> str:
 
 
 def bench(
-    what: Annotated[Literal["systems"], Positional, _arg("{systems}")],
+    what: Annotated[Literal["systems"], Positional, shown_as("{systems}")],
     /,
-    data: Annotated[str, _arg("NAME", "digits")] = "digits",
-    seeds: Annotated[int, _arg("N", "3")] = 3,
-    per_image: Annotated[float, _arg("PASSES", "400")] = 400.0,
-    images: Annotated[int | None, _arg("N", "all")] = None,
-    only: Annotated[tuple[str, ...], _arg("[NAME ...]", "nearly all, and orca+uda and simgcd+uda")] = (),
-    novel_share: Annotated[Literal["prior", "oracle"], _arg("{prior,oracle}", "prior")] = "prior",
-    jobs: Annotated[int | None, _arg("N", "one per core; 1 on a GPU")] = None,
+    data: Annotated[str, shown_as("NAME", "digits")] = "digits",
+    seeds: Annotated[int, shown_as("N", "3")] = 3,
+    per_image: Annotated[float, shown_as("PASSES", "400")] = 400.0,
+    images: Annotated[int | None, shown_as("N", "all")] = None,
+    only: Annotated[tuple[str, ...], shown_as("[NAME ...]", "nearly all, and orca+uda and simgcd+uda")] = (),
+    novel_share: Annotated[Literal["prior", "oracle"], shown_as("{prior,oracle}", "prior")] = "prior",
+    jobs: Annotated[int | None, shown_as("N", "one per core; 1 on a GPU")] = None,
     data_dir: DataDir = None,
-    out: Annotated[Path | None, _arg("DIR", "runs/bench-NAME")] = None,
+    out: Annotated[Path | None, shown_as("DIR", "runs/bench-NAME")] = None,
 ) -> None:
-    """Compares systems under one protocol: the same labels, network and budget; one table.
+    """Compares systems under one protocol: the same labels, network and budget.
 
     Runs that were stopped are resumed, and finished ones are not run again.
 

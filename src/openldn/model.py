@@ -123,11 +123,11 @@ class Model:
             )
         # On `meta` no random numbers are drawn: a training in another thread may be drawing its own.
         meta = torch.device("meta")
-        if backbone is None:
+        if name == "custom" and backbone is not None:
+            body = _copied(backbone)
+        else:
             with meta:
                 body = backbones.build(name, channels, size)
-        else:
-            body = _copied(backbone)
         d = n_features(body, channels, size)
         with meta:
             head, blank = stage.head(d, n_outputs, len(known)), torch.zeros(channels)

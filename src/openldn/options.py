@@ -20,7 +20,7 @@ Precision = Literal["float32", "bfloat16"]
 LARGEST: dict[PresetName, int] = {"fast": 32, "paper": 224}  # default size in pixels of larger images
 
 
-def _arg(metavar: str, default: str = "") -> Any:
+def shown_as(metavar: str, default: str = "") -> Any:
     """A readable placeholder and default for the help text."""
     return arg(metavar=metavar, help_behavior_hint=f"(default: {default})" if default else "")
 
@@ -31,20 +31,20 @@ class DataOptions:
 
     size: Annotated[
         int | None,
-        _arg("PIXELS", "from the images; in the fast preset 32, or up to 64 if all are square and alike"),
+        shown_as("PIXELS", "from the images; in the fast preset 32, or up to 64 if all are square and alike"),
     ] = None
     """Resize images from files to this many pixels."""
-    flip: Annotated[bool | None, _arg("{true,false}", "true, but false for digits")] = None
+    flip: Annotated[bool | None, shown_as("{true,false}", "true, but false for digits")] = None
     """Whether a horizontally flipped image still shows the same thing."""
-    split: Annotated[str | None, _arg("FILE.json")] = None
+    split: Annotated[str | None, shown_as("FILE.json")] = None
     """Label the same images as another run: its split.json."""
-    known: Annotated[float, _arg("SHARE", "0.5")] = 0.5
+    known: Annotated[float, shown_as("SHARE", "0.5")] = 0.5
     """Named data sets: share of the classes that are known."""
-    labelled: Annotated[float, _arg("SHARE", "0.5")] = 0.5
+    labelled: Annotated[float, shown_as("SHARE", "0.5")] = 0.5
     """Named data sets: share of the known classes' images that are labelled."""
-    images: Annotated[int | None, _arg("N", "all")] = None
+    images: Annotated[int | None, shown_as("N", "all")] = None
     """Named data sets: use only N training images, the same number of each class."""
-    data_dir: Annotated[str | None, _arg("DIR", "$OPENLDN_DATA, else the user's cache")] = None
+    data_dir: Annotated[str | None, shown_as("DIR", "$OPENLDN_DATA, else the user's cache")] = None
     """Named data sets: the folder they are kept in."""
 
 
@@ -52,13 +52,13 @@ class DataOptions:
 class SystemOptions:
     """What to train."""
 
-    method: Annotated[str, _arg("NAME", "openldn-uda")] = "openldn-uda"
+    method: Annotated[str, shown_as("NAME", "openldn-uda")] = "openldn-uda"
     """The system (see `openldn systems`); NAME+uda adds closed-world training on its pseudo-labels."""
-    novel: Annotated[int | Literal["auto"] | None, _arg("N|auto", "auto; named data sets: their own")] = None
+    novel: Annotated[int | Literal["auto"] | None, shown_as("N|auto", "auto, or a named set's own")] = None
     """Number of novel classes, or auto to estimate it."""
-    preset: Annotated[PresetName, _arg("{fast,paper}", "fast")] = "fast"
+    preset: Annotated[PresetName, shown_as("{fast,paper}", "fast")] = "fast"
     """fast: minutes on a CPU. paper: the paper's settings and lengths, days on a GPU."""
-    backbone: Annotated[str | None, _arg("NAME", "the preset's")] = None
+    backbone: Annotated[str | None, shown_as("NAME", "the preset's")] = None
     """small, medium (twice as wide, four times as slow), resnet18 or resnet50."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Hyperparameters by name, for all stages that have them, or by STAGE.NAME for one."""
@@ -68,21 +68,19 @@ class SystemOptions:
 class TrainingOptions:
     """How long to train, and on what."""
 
-    epochs: Annotated[float | None, _arg("E", "the preset's")] = None
+    epochs: Annotated[float | None, shown_as("E", "the preset's")] = None
     """Passes over the unlabelled images, divided among the stages. All schedules scale with it."""
-    budget: Annotated[float | None, _arg("PASSES")] = None
+    budget: Annotated[float | None, shown_as("PASSES")] = None
     """Instead of --epochs: image passes through the network (forward 1, backward 2), pretraining included."""
-    seed: Annotated[int, _arg("S", "0")] = 0
+    seed: Annotated[int, shown_as("S", "0")] = 0
     """Random seed."""
-    device: Annotated[DeviceName, _arg("{auto,cpu,cuda,mps}", "auto")] = "auto"
+    device: Annotated[DeviceName, shown_as("{auto,cpu,cuda,mps}", "auto")] = "auto"
     """Device to train on; auto takes the fastest one available."""
-    precision: Annotated[Precision | None, _arg("{float32,bfloat16}", "the faster one on this machine")] = (
-        None
-    )
+    precision: Annotated[Precision | None, shown_as("{float32,bfloat16}", "the faster one here")] = None
     """Floating-point precision; bfloat16 is mixed precision."""
-    save_every: Annotated[float, _arg("SECONDS", "60")] = 60.0
+    save_every: Annotated[float, shown_as("SECONDS", "60")] = 60.0
     """Time between checkpoints."""
-    evaluations: Annotated[int | None, _arg("N", "the stage's own number, ten for most")] = None
+    evaluations: Annotated[int | None, shown_as("N", "the stage's own number, ten for most")] = None
     """Evaluations per stage, including the last; needs ground truth."""
 
 

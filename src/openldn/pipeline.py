@@ -53,9 +53,9 @@ def train(
     `labels` is a CSV file of `image,label`. `choices` are fields of `Options`, or settings of the system:
     `train("digits", method="orca", epochs=5, margin=0.5)`.
     """
-    names = {field.name for field in fields(Options)}
-    settings = {name: value for name, value in choices.items() if name not in names}
-    options = replace(options or Options(), **{k: v for k, v in choices.items() if k in names})
+    choices = {name: str(value) if isinstance(value, Path) else value for name, value in choices.items()}
+    settings = {name: choices.pop(name) for name in choices.keys() - {f.name for f in fields(Options)}}
+    options = replace(options or Options(), **choices)
     options = replace(options, settings={**options.settings, **settings})
     check(options)
     source = reading.describe(data, labels, options)

@@ -85,9 +85,8 @@ class Bar(Watcher):
             TextColumn("{task.percentage:>3.0f}%", table_column=fixed),
             TextColumn("step {task.fields[step]}", table_column=fixed),
             Remaining(table_column=fixed),
-            TextColumn("[green]{task.fields[accuracies]}", table_column=fixed),
             TextColumn(
-                "[cyan]{task.fields[losses]}",
+                "[green]{task.fields[accuracies]}[/] [cyan]{task.fields[losses]}",
                 table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
             ),
             console=self.console,

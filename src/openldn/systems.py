@@ -39,29 +39,12 @@ CLOSED_WORLD: dict[str, Stage] = {
 }
 """What may follow any system: orca+uda."""
 
+_METHODS = (
+    *(self_training, pu_clustering, fixmatch, ds3l, cgdl, dtc, rankstats, uno, orca, mixmatch, uda),
+    *(mean_teacher, supervised, gcd, simgcd, trssl, k_means, simclr),
+)
 SYSTEMS: dict[str, System] = {
-    system.name: system
-    for system in (
-        *openldn.SYSTEMS,
-        self_training.SYSTEM,
-        pu_clustering.SYSTEM,
-        fixmatch.SYSTEM,
-        ds3l.SYSTEM,
-        cgdl.SYSTEM,
-        dtc.SYSTEM,
-        rankstats.SYSTEM,
-        uno.SYSTEM,
-        orca.SYSTEM,
-        mixmatch.SYSTEM,
-        uda.SYSTEM,
-        mean_teacher.SYSTEM,
-        supervised.SYSTEM,
-        gcd.SYSTEM,
-        simgcd.SYSTEM,
-        trssl.SYSTEM,
-        k_means.SYSTEM,
-        simclr.SYSTEM,
-    )
+    system.name: system for system in (*openldn.SYSTEMS, *(method.SYSTEM for method in _METHODS))
 }
 FORMER_NAMES = {"rest-refine": "pu-self-training", "rest": "pu-clustering"}
 

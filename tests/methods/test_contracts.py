@@ -7,6 +7,7 @@ of pytest-xdist share them.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from torch import Tensor
 
 import toy
 from openldn import pipeline, systems
+from openldn.data.pixels import Images
 from openldn.data.problem import Problem, Truth
 from openldn.data.reading import Given
 from openldn.files import read_tensors
 from openldn.methods.closed_world import OnPseudoLabels
 from openldn.model import Model
-from openldn.nets.classifier import infer
+from openldn.nets.classifier import Classifier, infer
 from openldn.nets.predictors import RejectAndCluster
 from openldn.options import Options
 from openldn.progress import Watcher
@@ -230,7 +232,8 @@ def test_state_survives_the_round_trip(method: str, tmp_path: Path) -> None:
         if trained.refreshes:
             trained.objective.refresh(trained.model, 0.5)
         if isinstance(trained.objective, OnPseudoLabels):
-            trained.objective.choose(lambda images: infer(trained.model, images).logits.softmax(dim=1))
+            predict = partial(probabilities, trained.model)
+            trained.objective.choose(predict)
         run.save_state("state", trained.state_dict())
         loaded = run.load_state("state")
         assert loaded is not None
@@ -241,6 +244,10 @@ def test_state_survives_the_round_trip(method: str, tmp_path: Path) -> None:
         assert one[1] == two[1]
         assert torch.equal(trained.problem.labels, fresh.problem.labels)
         assert equal(one_step(trained, 0.75), one_step(fresh, 0.75))
+
+
+def probabilities(network: Classifier, images: Images) -> Tensor:
+    return infer(network, images).logits.softmax(dim=1)
 
 
 def one_step(training: Training, progress: float) -> dict[str, Tensor]:
@@ -262,7 +269,7 @@ IN_USE = {"discover": {"pseudo", "pair", "entropy"}, "cgdl": set[str](), "superv
 
 @each(lambda name: trains(name) and name not in ("supervised", "cgdl"))
 def test_unlabelled_images_move_the_network(method: str) -> None:
-    """Each loss that is about unlabelled images has a gradient in the network, and depends on their pixels."""
+    """Each loss about unlabelled images has a gradient in the network, and depends on their pixels."""
     for number, stage in enumerate(systems.find(method).stages):
         terms = IN_USE.get(stage.name, {"unlabelled"})
         if not terms:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +131,6 @@ def test_seeds_are_well_mixed() -> None:
 # ------------------------------------------------------------------------------------ a stage at work
 
 
-@dataclass(frozen=True, kw_only=True)
 class Plain(settings.Settings):
     """Without refreshes."""
 
@@ -140,7 +138,6 @@ class Plain(settings.Settings):
     optimiser: settings.OptimiserName = "adam"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Refreshing(Plain):
     refreshes: int = 4
 
@@ -325,7 +322,6 @@ class Averaging(Noting):
 def test_a_moving_average_of_the_whole_stage_is_a_plain_mean(continues: bool) -> None:
     """A network that continues is itself the first of those that are averaged."""
 
-    @dataclass(frozen=True, kw_only=True)
     class Own(Plain):
         ema_share: float = 100.0
 
@@ -345,7 +341,6 @@ def test_a_moving_average_of_the_whole_stage_is_a_plain_mean(continues: bool) ->
 def test_weights_decay_with_the_learning_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where gradients are zero, nothing else moves them."""
 
-    @dataclass(frozen=True, kw_only=True)
     class Own(Plain):
         weight_decay: float = 0.5
 
@@ -362,7 +357,6 @@ def test_weights_decay_with_the_learning_rate(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_images_grow_over_a_stage_and_have_their_full_size_at_its_end(tmp_path: Path) -> None:
-    @dataclass(frozen=True, kw_only=True)
     class Own(Refreshing):
         progressive_resizing: bool = True
 

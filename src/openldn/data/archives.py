@@ -30,17 +30,6 @@ MAX_HEADER = 2**20  # bytes of a long name or of extended attributes
 BLOCK = 4096  # bytes of disk overhead per file
 SPARE = 2**28  # bytes of disk space left free
 CHUNK = 2**20
-DAMAGED = (  # what the standard library raises for invalid data
-    EOFError,
-    IndexError,
-    OverflowError,
-    ValueError,
-    lzma.LZMAError,
-    struct.error,
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 
 @dataclass(frozen=True)
@@ -117,9 +106,6 @@ def workplace(folder: Path) -> Iterator[Path]:
                 lock_file.unlink()  # whoever waits for it notices, and starts over with a new one
                 if made:
                     folder.rmdir()  # fails if it is not empty, which is fine
-
-
-# ------------------------------------------------------------------------------ entry by entry
 
 
 def _write(entry: Entry, file: Path, folder: Path, free: int) -> int:
@@ -208,9 +194,6 @@ def _zip(file: Path, f: IO[bytes], free: int) -> Iterator[Entry]:
                     yield Entry(name, member.file_size, data)
 
 
-# --------------------------------------------------------------------------------------- errors
-
-
 def _refused(file: Path, name: str, why: str) -> UserError:
     return UserError(f"{file} is not unpacked because its entry {name!r} {why}; get it from its publisher")
 
@@ -233,8 +216,10 @@ def _explained(file: Path, into: Path) -> Iterator[None]:
         # gzip and bz2 raise it for invalid data, and a wrong offset seeks to before the start of the file.
         if e.errno is None or (e.errno == errno.EINVAL and e.filename is None):
             raise damaged from None
-        raise UserError(
-            f"{file} cannot be unpacked to {into} ({e.strerror}); fix that, or choose another place"
-        ) from None
-    except DAMAGED:
+        remedy = "fix that, or choose another place"
+        raise UserError(f"{file} cannot be unpacked to {into} ({e.strerror}); {remedy}") from None
+    # What the standard library raises for invalid data.
+    except (EOFError, IndexError, OverflowError, ValueError, struct.error):
+        raise damaged from None
+    except (lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, zlib.error):
         raise damaged from None

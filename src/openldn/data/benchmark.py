@@ -13,6 +13,7 @@ from openldn.errors import UserError
 
 Labels = NDArray[np.int64]  # (n,)
 Pixels = tuple[Images, Labels]  # uint8 (n, c, h, w)
+Split = Mapping[str, str] | None  # the class of each image by name, "" if it is unlabelled
 
 
 @dataclass(frozen=True)
@@ -44,18 +45,12 @@ class Benchmark:
         return replace(self, train=self.train.rows(np.sort(np.concatenate(first))))
 
     def split(
-        self,
-        *,
-        known: float,
-        labelled: float,
-        seed: int,
-        novel: int | None = None,
-        split: Mapping[str, str] | None = None,
+        self, *, known: float, labelled: float, seed: int, novel: int | None = None, split: Split = None
     ) -> tuple[Problem, Truth]:
         """The paper's split: the first classes are known, and a random share of their images is labelled.
 
         `novel` is the number of novel classes that the problem states (default: the true one). `split` says
-        which images are labelled instead: the class of each image by name, or "".
+        which images are labelled instead.
         """
         labels, n_known = self.split_labels(known=known, labelled=labelled, seed=seed, split=split)
         problem = Problem(
@@ -69,7 +64,7 @@ class Benchmark:
         return problem, Truth(self.test.pixels, self.test.labels, self.classes, n_known)
 
     def split_labels(
-        self, *, known: float, labelled: float, seed: int, split: Mapping[str, str] | None = None
+        self, *, known: float, labelled: float, seed: int, split: Split = None
     ) -> tuple[Labels, int]:
         """The labels of a split, UNLABELLED for most, and the number of known classes. Opens no image."""
         n_classes = len(self.classes)
@@ -80,10 +75,8 @@ class Benchmark:
         # Rounded up, as the authors do: half of 37 classes is 19.
         n_known = n_classes - int(round((1 - known) * n_classes, 9))
         if not 2 <= n_known < n_classes:
-            raise UserError(
-                f"--known {known} makes {n_known} of {n_classes} classes known; "
-                "choose it so that at least two are known and at least one is novel"
-            )
+            remedy = "choose it so that at least two are known and at least one is novel"
+            raise UserError(f"--known {known} makes {n_known} of {n_classes} classes known; {remedy}")
         if split is not None:
             return self._recorded(split, n_known), n_known
         given = np.full(len(self.train), UNLABELLED, np.int64)
@@ -96,23 +89,17 @@ class Benchmark:
 
     def _recorded(self, split: Mapping[str, str], n_known: int) -> Labels:
         """The labels of a recorded split, which must fit this benchmark."""
-        ids = {str(name): k for k, name in enumerate(self.classes[:n_known])}
+        ids = {str(name): k for k, name in enumerate(self.classes[:n_known])} | {"": UNLABELLED}
         rows = {name: i for i, name in enumerate(self.train.names)}
         remedy = "use the --known and --images it was made with"
-        for name, label in split.items():
-            if name not in rows or (label and label not in ids):
-                raise UserError(
-                    f"the split labels {name!r} as {label!r}, but {self.name} has no such image or no such "
-                    f"known class; {remedy}"
-                )
-        classes = {*split.values()} - {""}
-        if len(classes) != n_known or len(split) != len(rows):
-            raise UserError(
-                f"the split has {len(classes)} known classes and {len(split)} images, "
-                f"but here are {n_known} and {len(rows)}; {remedy}"
-            )
         given = np.full(len(rows), UNLABELLED, np.int64)
         for name, label in split.items():
-            if label:
-                given[rows[name]] = ids[label]
+            if name not in rows or label not in ids:
+                wrong = f"{self.name} has no such image or no such known class"
+                raise UserError(f"the split labels {name!r} as {label!r}, but {wrong}; {remedy}")
+            given[rows[name]] = ids[label]
+        found, here = (len({*split.values()} - {""}), len(split)), (n_known, len(rows))
+        if found != here:
+            wrong = f"the split has {found[0]} known classes and {found[1]} images"
+            raise UserError(f"{wrong}, but here are {here[0]} and {here[1]}; {remedy}")
         return given

@@ -43,10 +43,8 @@ def fetch(archives: Sequence[Archive], folder: Path) -> list[Path]:
         say(f"downloading {', '.join(a.file for a in missing)} ({decimal(size)}) to {folder}")
         with workplace(folder) as work, byte_bar("downloading", size) as show:
             if size > shutil.disk_usage(work).free - SPARE:
-                raise UserError(
-                    f"the disk of {folder} has no room for a download of {decimal(size)}; "
-                    "make room, or choose another disk"
-                )
+                wrong = f"the disk of {folder} has no room for a download of {decimal(size)}"
+                raise UserError(f"{wrong}; make room, or choose another disk")
             for archive, url in zip(missing, urls, strict=True):
                 _download(archive, url, work, folder / archive.file, show)
     return [folder / archive.file for archive in archives]
@@ -65,19 +63,15 @@ def _present(archive: Archive, folder: Path) -> bool:
     if archive.checksum is not None:
         algorithm, _, known = archive.checksum.partition(":")
         if pooch.file_hash(str(path), alg=algorithm) != known.lower():
-            raise UserError(
-                f"{path} is not the file that was published ({algorithm} differs: it may be cut off); "
-                "remove it to download it again"
-            )
+            wrong = f"{path} is not the file that was published ({algorithm} differs: it may be cut off)"
+            raise UserError(f"{wrong}; remove it to download it again")
     return True
 
 
 def _checked_url(archive: Archive, folder: Path) -> str:
     if archive.url is None:
-        raise UserError(
-            f"{archive.file} is available only after a login; get it with a browser and put it at "
-            f"{folder / archive.file}"
-        )
+        remedy = f"get it with a browser and put it at {folder / archive.file}"
+        raise UserError(f"{archive.file} is available only after a login; {remedy}")
     if urlsplit(archive.url).scheme not in ("http", "https"):
         raise UserError(f"{archive.url} is not a web address; give one that begins with https://")
     return archive.url
@@ -96,9 +90,8 @@ def _download(archive: Archive, url: str, work: Path, path: Path, show: Callable
     except (requests.RequestException, urllib3.exceptions.HTTPError) as e:
         why = _reason(e)
     except OSError as e:
-        raise UserError(
-            f"{url} cannot be written to {path} ({e.strerror}); fix that, or choose another place"
-        ) from None
+        remedy = "fix that, or choose another place"
+        raise UserError(f"{url} cannot be written to {path} ({e.strerror}); {remedy}") from None
     except ValueError:  # pooch: the checksum differs
         why = "what came is not what was published: its checksum differs"
     else:

@@ -46,9 +46,6 @@ class Decoded(NamedTuple):
     pixels: bytes  # (size, size, c); empty if they were written to a file
 
 
-# --------------------------------------------------------------------------------------- finding files
-
-
 def find(folder: Path) -> list[str]:
     """The image files below a folder, sorted, as paths relative to it; hidden ones are left out.
 
@@ -68,9 +65,8 @@ def find(folder: Path) -> list[str]:
             continue
         times[here] += 1
         if times[here] > MOST_LINKS:
-            raise UserError(
-                f"{path} is linked from more than {MOST_LINKS:,} places below {folder}; remove some links"
-            )
+            remedy = "remove some links"
+            raise UserError(f"{path} is linked from more than {MOST_LINKS:,} places below {folder}; {remedy}")
         for entry in entries:
             if entry.name.startswith("."):
                 continue
@@ -97,15 +93,8 @@ def warn_of_unreadable(skipped: Sequence[tuple[str, str]], total: int, listed: s
     """Warns how many images were skipped; `listed` is the file that names all of them."""
     if skipped:
         name, reason = skipped[0]
-        warnings.warn(
-            f"{len(skipped)} of {total} images cannot be read and are left out, such as {name} ({reason}); "
-            f"{listed} lists them",
-            OpenLDNWarning,
-            stacklevel=3,
-        )
-
-
-# ------------------------------------------------------------------------------------ choosing a size
+        what = f"{len(skipped)} of {total} images cannot be read and are left out, such as {name} ({reason})"
+        warnings.warn(f"{what}; {listed} lists them", OpenLDNWarning, stacklevel=3)
 
 
 def choose_size(headers: Sequence[Header], largest: int = 224) -> tuple[int, int]:
@@ -121,18 +110,6 @@ def choose_size(headers: Sequence[Header], largest: int = 224) -> tuple[int, int
         return width, channels
     shorter = float(np.median([min(h.width, h.height) for h in headers]))
     return min((s for s in SIZES if s <= largest), key=lambda size: abs(size - shorter)), channels
-
-
-def check_size(size: int) -> None:
-    """An error if images cannot be resized to so many pixels."""
-    if not SMALLEST <= size <= LARGEST:
-        raise UserError(
-            f"images cannot be resized to {size} pixels; "
-            f"give a size from {SMALLEST} to {LARGEST} (--size), or leave it out"
-        )
-
-
-# --------------------------------------------------------------- decoding: the tasks of worker processes
 
 
 def headers(files: Sequence[str]) -> list[Header | str]:

@@ -56,9 +56,6 @@ def identity(images: Tensor, op: Ints, level: Ints, sign: Ints) -> Tensor:
     return images
 
 
-# ------------------------------------------------------------------------------------ lookup tables
-
-
 def look_up(images: Tensor, op: Ints, level: Ints, sign: Ints) -> Tensor:
     """Replaces each value by its entry in the lookup table of its image and channel."""
     n, c = images.shape[:2]
@@ -119,8 +116,6 @@ def solarize(images: Tensor, level: Ints) -> Table:
 TABLES: dict[Callable[[Tensor, Ints], Table], tuple[str, ...]] = {
     make: (make.__name__,) for make in (autocontrast, equalize, contrast, brightness, posterize, solarize)
 }
-
-# ------------------------------------------------------------------------------ source coordinates
 
 
 def affine(images: Tensor, op: Ints, level: Ints, sign: Ints) -> Tensor:
@@ -187,9 +182,6 @@ def _by_channel(numbers: Tensor, each: int) -> Tensor:
     return (numbers.int() + first.view(n, c, 1, 1)).flatten()
 
 
-# ------------------------------------------------------------------------------------------- blends
-
-
 def color(images: Tensor, op: Ints, level: Ints, sign: Ints) -> Tensor:
     """Blends with the grey image."""
     x = images.float()
@@ -226,8 +218,6 @@ def _grey(x: Tensor) -> Tensor:
     grey: Tensor = (r * (19595 / 65536)).add_(g, alpha=38470 / 65536).add_(b, alpha=7471 / 65536)
     return grey.add_(0.5).floor_()
 
-
-# --------------------------------------------------------------------------------------- the table
 
 KINDS: dict[Kind, tuple[str, ...]] = {
     identity: ("identity",),

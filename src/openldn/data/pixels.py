@@ -28,28 +28,31 @@ class Images(Protocol):
     """Rows of images; a tensor is one kind."""
 
     @property
-    def shape(self) -> Sequence[int]:
-        """(n, c, h, w)"""
-        ...
-
+    def shape(self) -> Sequence[int]: ...  # (n, c, h, w)
     def __len__(self) -> int: ...
     def __getitem__(self, rows: Tensor) -> Tensor: ...
 
 
-class Part:
+class _Rows:
+    """Images that are not in memory, or not on their own."""
+
+    shape: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+
+class Part(_Rows):
     """Some rows of other images, without a copy."""
 
     def __init__(self, images: Images, rows: Tensor):
         self.images, self.rows, self.shape = images, rows, (len(rows), *images.shape[1:])
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     def __getitem__(self, rows: Tensor) -> Tensor:
         return self.images[self.rows[rows]]
 
 
-class Stored:
+class Stored(_Rows):
     """Images in a memory-mapped file of pixels."""
 
     def __init__(self, file: Path, places: NDArray[np.int64], prints: NDArray[np.void], shape: Sequence[int]):
@@ -59,22 +62,16 @@ class Stored:
         self._mapped, self._places = mapped.view(n, h, w, c), torch.from_numpy(places)
         self.prints, self.shape = prints, (len(places), *shape)
 
-    def __len__(self) -> int:
-        return len(self._places)
-
     def __getitem__(self, rows: Tensor) -> Tensor:
         return self._mapped[self._places[rows]].permute(0, 3, 1, 2)
 
 
-class OnTheFly:
+class OnTheFly(_Rows):
     """Images that worker processes decode each time they are needed, for lack of disk space."""
 
     def __init__(self, files: Sequence[str], prints: NDArray[np.void], shape: Sequence[int]):
         self.files, self.prints, self.shape = files, prints, (len(files), *shape)
         self._expected: dict[bytes, list[Decoding]] = {}
-
-    def __len__(self) -> int:
-        return len(self.files)
 
     def expect(self, rows: Tensor) -> None:
         """Starts to decode rows that will be needed next."""
@@ -91,10 +88,8 @@ class OnTheFly:
             self.expect(rows)
         pixels, skipped = _joined([task.result() for task in self._expected.pop(key)], self.shape[1:])
         for i, reason in skipped.items():
-            raise UserError(
-                f"{self.files[int(rows[i])]} could be read before and now cannot ({reason}); "
-                "restore it, or train again"
-            )
+            wrong = f"{self.files[int(rows[i])]} could be read before and now cannot ({reason})"
+            raise UserError(f"{wrong}; restore it, or train again")
         return pixels
 
 
@@ -127,12 +122,8 @@ def fingerprints(images: Images) -> NDArray[np.void]:
         return prints
     if isinstance(images, Stored | OnTheFly):
         return images.prints
-    made = [
-        image_files.fingerprint(image)
-        for piece in pieces(images)
-        for image in piece.permute(0, 2, 3, 1).numpy()
-    ]
-    return np.frombuffer(b"".join(made), PRINT)
+    channels_last = (image for piece in pieces(images) for image in piece.permute(0, 2, 3, 1).numpy())
+    return np.frombuffer(b"".join(map(image_files.fingerprint, channels_last)), PRINT)
 
 
 def expect(images: Images, rows: Tensor) -> None:
@@ -188,9 +179,6 @@ class Listing:
     def rows(self, rows: NDArray[np.int64]) -> "Listing":
         """Some of the images."""
         names = tuple(self.names[i] for i in rows.tolist())
-        images: Images | tuple[str, ...]
-        if self.files is None:
-            images = Part(self.pixels, torch.from_numpy(rows))
-        else:
-            images = tuple(self.files[i] for i in rows.tolist())
+        files = self.files and tuple(self.files[i] for i in rows.tolist())
+        images = Part(self.pixels, torch.from_numpy(rows)) if files is None else files
         return Listing(names, self.labels[rows], images, self.root)

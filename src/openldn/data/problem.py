@@ -35,13 +35,11 @@ class Problem:
         return self.n_known + self.n_novel
 
     @property
-    def labelled(self) -> Tensor:
-        """The rows with a label."""
+    def labelled(self) -> Tensor:  # rows
         return torch.nonzero(self.labels != UNLABELLED).flatten()
 
     @property
-    def unlabelled(self) -> Tensor:
-        """The rows without a label."""
+    def unlabelled(self) -> Tensor:  # rows
         return torch.nonzero(self.labels == UNLABELLED).flatten()
 
     def promote(self, rows: Tensor, labels: Tensor) -> "Problem":
@@ -128,12 +126,9 @@ def encode(labels: Sequence[str | int | None]) -> tuple[Tensor, tuple[str | int,
     for label in given:
         if isinstance(label, str) and "\0" in label:  # numpy would cut it off there
             raise UserError(f"the label {label!r} has a NUL character; remove it")
-    classes: list[str | int] = sorted({label for label in given if label is not None}, key=_order)
+    named = {label for label in given if label is not None}
+    # Numbers by value, words alphabetically.
+    classes = sorted(named, key=lambda name: (name, "") if isinstance(name, int) else (0, name))
     ids = {name: i for i, name in enumerate(classes)}
     encoded = [UNLABELLED if label is None else ids[label] for label in given]
     return torch.tensor(encoded, dtype=torch.int64), tuple(classes)
-
-
-def _order(name: str | int) -> tuple[int, str]:
-    """Numbers by value, words alphabetically."""
-    return (name, "") if isinstance(name, int) else (0, name)

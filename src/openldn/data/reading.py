@@ -18,6 +18,7 @@ from openldn.data.benchmark import Benchmark
 from openldn.data.pixels import Listing
 from openldn.data.problem import UNLABELLED, Problem, Truth, encode
 from openldn.data.sources import arrays, folder
+from openldn.data.store import Watch
 from openldn.errors import OpenLDNWarning, UserError
 from openldn.options import LARGEST, OF_NAMED_SETS, Options
 
@@ -85,11 +86,7 @@ def automatic(source: Mapping[str, Any], options: Options) -> bool:
 
 
 def read(
-    source: Mapping[str, Any],
-    options: Options,
-    *,
-    split: Path | None = None,
-    watch: store.Watch | None = None,
+    source: Mapping[str, Any], options: Options, *, split: Path | None = None, watch: Watch | None = None
 ) -> Given:
     """Reads a data source. `split` is the file that says which images are labelled, if there is one."""
     novel = 1 if automatic(source, options) else options.novel
@@ -114,7 +111,7 @@ def read_arrays(
     flip: bool,
     size: int | None = None,
     largest: int = 224,
-    watch: store.Watch | None = None,
+    watch: Watch | None = None,
 ) -> Given:
     """Reads images `X`, an array or a list of paths, with labels `y`, as the estimator takes them."""
     return _read_own(arrays.find(X, y, size), n_novel, flip, size, largest, watch)
@@ -148,9 +145,6 @@ def about(source: Mapping[str, Any], options: Options) -> About:
     return About(len(labels), float(novel.mean()))
 
 
-# ---------------------------------------------------------------------------------------- own images
-
-
 def _own(source: Mapping[str, Any], record: Mapping[str, str] | None) -> Listing:
     path = Path(source["path"])
     if source["kind"] == "table":
@@ -159,7 +153,7 @@ def _own(source: Mapping[str, Any], record: Mapping[str, str] | None) -> Listing
 
 
 def _read_own(
-    listing: Listing, n_novel: int, flip: bool, size: int | None, largest: int, watch: store.Watch | None
+    listing: Listing, n_novel: int, flip: bool, size: int | None, largest: int, watch: Watch | None
 ) -> Given:
     opened, skipped, kept = _opened(listing, size, None, largest, watch)
     labels, classes = encode(opened.labels.tolist())
@@ -210,9 +204,6 @@ def _decoded_in_parts(
         yield NewImages(good, images, tuple((names[first + i], why) for i, why in skipped.items()))
 
 
-# ------------------------------------------------------------------------------------------ benchmarks
-
-
 def _benchmark(source: Mapping[str, Any], options: Options) -> Benchmark:
     benchmark = sources.read_named(source["name"], source["data_dir"])
     if options.flip is not None:
@@ -221,16 +212,14 @@ def _benchmark(source: Mapping[str, Any], options: Options) -> Benchmark:
 
 
 def _opened_benchmark(
-    benchmark: Benchmark, options: Options, watch: store.Watch | None
+    benchmark: Benchmark, options: Options, watch: Watch | None
 ) -> tuple[Benchmark, Skipped, NDArray[np.int64]]:
     """A benchmark with its images opened, the skipped images, and the rows of the other training images."""
     train, test = benchmark.train, benchmark.test
     if train.files is None or test.files is None:
         if options.size not in (None, benchmark.size):
-            raise UserError(
-                f"the images of {benchmark.name} have {benchmark.size} pixels and are not resized; "
-                "leave out --size"
-            )
+            wrong = f"the images of {benchmark.name} have {benchmark.size} pixels and are not resized"
+            raise UserError(f"{wrong}; leave out --size")
         return benchmark, (), np.arange(len(train))
     size = options.size or min(benchmark.size, LARGEST[options.preset])
     labels = np.concatenate([train.labels, test.labels])
@@ -252,19 +241,17 @@ def _warn_of_leaks(benchmark: Benchmark) -> None:
         _warn(f"{leaked} of {total} are exact copies of training images")
 
 
-# ----------------------------------------------------------------------------------------- all sources
-
-
 def _warn(what: str) -> None:
     warnings.warn(what, OpenLDNWarning, stacklevel=3)
 
 
 def _opened(
-    listing: Listing, size: int | None, channels: int | None, largest: int, watch: store.Watch | None
+    listing: Listing, size: int | None, channels: int | None, largest: int, watch: Watch | None
 ) -> tuple[Listing, Skipped, NDArray[np.int64]]:
     """A listing with pixels instead of files, the skipped images, and the rows of the others."""
-    if size is not None:
-        image_files.check_size(size)
+    if size is not None and not image_files.SMALLEST <= size <= image_files.LARGEST:
+        remedy = f"give a size from {image_files.SMALLEST} to {image_files.LARGEST} (--size), or leave it out"
+        raise UserError(f"images cannot be resized to {size} pixels; {remedy}")
     if listing.files is None:
         return listing, (), np.arange(len(listing))
     images, reasons = store.decode(

@@ -20,7 +20,8 @@ def record(problem: Problem) -> dict[str, Any]:
 
 def read(path: Path) -> Mapping[str, str]:
     """The class of each image in a `split.json`, "" for the unlabelled ones."""
-    text = read_text(path, "give the split.json of a run")
+    remedy = "give the split.json of a run"
+    text = read_text(path, remedy)
     try:
         found = json.loads(text)
         pairs = [(name, str(label)) for label, names in found["labelled"].items() for name in names]
@@ -29,7 +30,5 @@ def read(path: Path) -> Mapping[str, str]:
         if len(given) != len(pairs) or not all(isinstance(name, str) for name in given):
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UserError(
-            f"{path} is not a split, or names an image twice; give the split.json of a run"
-        ) from None
+        raise UserError(f"{path} is not a split, or names an image twice; {remedy}") from None
     return given

@@ -47,15 +47,10 @@ ROOM = 0.9  # share of the free disk space that a store may take
 Watch = Callable[[str, int, int], None]  # progress: what is done, how many of how many
 
 
-def cache_folder(variable: str, below: str = "") -> Path:
-    """The folder that an environment variable names, or else `below` in the user's cache of openldn."""
+def cache(variable: str = "OPENLDN_CACHE", below: str = "store") -> Path:
+    """The folder that an environment variable names, or else one in the user's cache; by default, of stores."""
     named = os.environ.get(variable)
     return Path(named) if named else user_cache_path("openldn", appauthor=False) / below
-
-
-def cache() -> Path:
-    """The folder of all stores: $OPENLDN_CACHE, or one in the user's cache."""
-    return cache_folder("OPENLDN_CACHE", "store")
 
 
 def decode(
@@ -144,11 +139,9 @@ class _Files:
 
     def _too_many_unreadable(self) -> UserError:
         i = min(self.skipped)
-        return UserError(
-            f"{len(self.skipped)} of {len(self.paths)} images cannot be read, such as "
-            f"{image_files.printable(self.paths[i])} ({self.skipped[i]}); remove or repair these files, "
-            "or check that the folder is the right one"
-        )
+        example = f"{image_files.printable(self.paths[i])} ({self.skipped[i]})"
+        wrong = f"{len(self.skipped)} of {len(self.paths)} images cannot be read, such as {example}"
+        return UserError(f"{wrong}; remove or repair these files, or check that the folder is the right one")
 
 
 class _Pixels:
@@ -182,13 +175,10 @@ class _Pixels:
         by_stamp = {files.stamps[i]: i for i in files.readable if places.get(files.stamps[i], -1) < 0}
         if not by_stamp or len(by_stamp) * self.each < ROOM * shutil.disk_usage(self.folder).free:
             return [*by_stamp.values()], True
-        warnings.warn(
-            f"{len(by_stamp):,} decoded images take {len(by_stamp) * self.each / 1e9:.1f} GB, more than "
-            f"{self.folder} has room for; they are decoded whenever they are needed, which is slower "
-            "($OPENLDN_CACHE names another place)",
-            OpenLDNWarning,
-            stacklevel=2,
-        )
+        size = f"{len(by_stamp):,} decoded images take {len(by_stamp) * self.each / 1e9:.1f} GB"
+        what = f"{size}, more than {self.folder} has room for; they are decoded whenever they are needed"
+        slower = "which is slower ($OPENLDN_CACHE names another place)"
+        warnings.warn(f"{what}, {slower}", OpenLDNWarning, stacklevel=2)
         return [i for stamp, i in by_stamp.items() if stamp not in places], False
 
     def _add(self, missing: list[int], files: _Files, watch: Watch, fits: bool) -> None:
@@ -213,10 +203,9 @@ class _Pixels:
         except OSError as e:
             if e.errno != errno.ENOSPC:
                 raise
-            raise UserError(
-                "the disk is full, so decoded images cannot be stored; make room, or name another place in "
-                "$OPENLDN_CACHE, and start again: what was decoded is not lost"
-            ) from None
+            again = "start again: what was decoded is not lost"
+            remedy = f"make room, or name another place in $OPENLDN_CACHE, and {again}"
+            raise UserError(f"the disk is full, so decoded images cannot be stored; {remedy}") from None
         if fits:
             self._trust()
 

@@ -1,4 +1,4 @@
-"""Reads files from strangers; text only from regular files of bounded size, which cannot block or fill memory."""
+"""Reads files from strangers; text only from regular files of bounded size, so that none can block."""
 
 import csv
 import io

@@ -91,16 +91,12 @@ def crop_jitter(images: Tensor, draws: Draws, flip: bool) -> Tensor:
 
 VIEWS = {view.__name__: view for view in (weak, weak_cutout, strong, crop_jitter)}
 
-# ------------------------------------------------------------------------------------------- crops
-
 
 def random_shift(images: Tensor, draws: Draws, flip: bool) -> Tensor:
     """A flip, and a shift by up to 1/8 of the size with reflected borders."""
     h, w = images.shape[2:]
     flipped, down, right = draws.uniform(3)
-    rows, columns = (
-        lines[integers(u, 0, len(lines))] for lines, u in ((_lines(h), down), (_lines(w), right))
-    )
+    rows, columns = (at[integers(u, 0, len(at))] for at, u in ((_lines(h), down), (_lines(w), right)))
     if flip:
         columns = np.where(flipped[:, None] < 0.5, w - 1 - columns, columns)
     y, x = (torch.from_numpy(lines).to(images.device) for lines in (rows * w, columns))
@@ -218,9 +214,6 @@ def crop_boxes(draws: Draws, h: int, w: int, tries: int = 10, least: float = 0.0
     top = np.where(found, integers(y, 0, h - height + 1), (h - height) // 2)
     left = np.where(found, integers(x, 0, w - width + 1), (w - width) // 2)
     return np.stack([top, left, height, width])
-
-
-# ------------------------------------------------------------------------------------------ strong
 
 
 def rand_augment(images: Tensor, draws: Draws, n_ops: int = 2) -> Tensor:

@@ -5,13 +5,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, as_completed
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 # The process pool of scikit-learn. Unlike the standard library's it works in notebooks and in scripts without
 # `if __name__ == "__main__"`.
 from loky import get_reusable_executor
 
-P = ParamSpec("P")
 T = TypeVar("T")
 N = TypeVar("N")
 IDLE = 60  # seconds after which an idle worker ends
@@ -36,7 +35,7 @@ def end_with_owner(owner: int) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def submit(f: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+def submit(f: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
     """Computes f(*args, **kwargs) in a worker process."""
     # The process id makes a forked child start workers of its own: its parent's do not answer it.
     executor: Any = get_reusable_executor(

@@ -11,7 +11,6 @@ from the expected share of novel images, as for all systems that reject.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -31,7 +30,6 @@ LARGEST = 32  # pixels of reconstructions
 Gaussian = tuple[Tensor, Tensor]  # mean and log-variance, (n, k) each
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(RejectingSettings):
     """Of CGDL."""
 

@@ -8,7 +8,7 @@ Any closed-world method can follow any system: `orca+uda`.
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -25,7 +25,6 @@ from openldn.training.schedules import Composition, full_of_each
 from openldn.training.stage import Losses, Objective, Stage, System
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(settings.Settings):
     """Of closed-world methods, whichever stage they are."""
 
@@ -56,7 +55,6 @@ class Settings(settings.Settings):
     """Start with downsized images. Pseudo-labels are renewed once images have their full size."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class PseudoLabelSettings(Settings):
     """Of second stages."""
 

@@ -9,7 +9,6 @@ Images that get a low weight are taken to be novel.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,7 +27,6 @@ from openldn.training.settings import RejectingSettings
 from openldn.training.stage import Losses, Objective, Stage, System
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(RejectingSettings):
     """Of DS3L."""
 

@@ -9,8 +9,6 @@ where q and q' are of two weak views. In the warm-up targets t stay those of k-m
 Labels are not used any more, and clusters come in no order.
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -28,7 +26,6 @@ from openldn.training.schedules import sigmoid_ramp
 from openldn.training.stage import Losses, Objective, Stage, System
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(settings.Settings):
     """Of DTC."""
 

@@ -1,7 +1,5 @@
 """FixMatch (Sohn et al., NeurIPS 2020)."""
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 
@@ -12,7 +10,6 @@ from openldn.nets.classifier import Classifier
 from openldn.training.stage import Losses
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(closed_world.Settings):
     """Of FixMatch."""
 

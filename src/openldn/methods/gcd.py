@@ -4,7 +4,6 @@ After SimCLR, which stands for the large pretrained network of the paper. Two vi
 for all images, and images of one class for labelled ones.
 """
 
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -22,7 +21,6 @@ from openldn.training import settings
 from openldn.training.stage import Losses, Objective, Stage, System
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(settings.Settings):
     """Of GCD."""
 

@@ -1,7 +1,5 @@
 """Mean Teacher (Tarvainen and Valpola, NeurIPS 2017)."""
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 
@@ -12,7 +10,6 @@ from openldn.training.schedules import linear_ramp
 from openldn.training.stage import Losses
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(closed_world.Settings):
     """Of Mean Teacher."""
 

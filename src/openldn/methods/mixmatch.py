@@ -1,7 +1,6 @@
 """MixMatch (Berthelot et al., NeurIPS 2019)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -14,7 +13,6 @@ from openldn.nets.classifier import Classifier
 from openldn.training.stage import Losses
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(closed_world.Settings):
     """Of MixMatch."""
 

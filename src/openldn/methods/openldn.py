@@ -13,7 +13,6 @@ Stage 2 is closed-world training on class-balanced pseudo-labels: `closed_world.
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -42,7 +41,6 @@ from openldn.training.schedules import Composition, equal, proportional
 from openldn.training.stage import Losses, Objective, Stage, System
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(settings.Settings):
     """Of stage 1."""
 

@@ -7,8 +7,6 @@ After SimCLR. Two weak views of every image; p and p' are their predictions.
     R   = −H(mean p)                                             of unlabelled images
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,7 +22,6 @@ from openldn.training import settings
 from openldn.training.stage import Losses, Objective, Stage, System
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(settings.Settings):
     """Of ORCA."""
 

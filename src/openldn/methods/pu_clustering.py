@@ -16,7 +16,6 @@ The images that are most likely novel are clustered on features made to tell nov
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -39,7 +38,6 @@ from openldn.training.stage import Losses, Objective, Stage, System
 W = 0.5  # the weight w of the unlabelled images' loss
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(settings.Settings):
     """Of positive-unlabelled learning."""
 

@@ -7,7 +7,7 @@ classes, in no order: p1 and p2. Two weak views, x and x'.
     L = CE(p1, labelled) + BCE(p2(x_i) · p2(x'_j), s_ij) + w(t) (‖p1 − p1'‖² + ‖p2 − p2'‖²)
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,6 @@ from openldn.training.schedules import sigmoid_ramp
 from openldn.training.stage import Losses, Objective, Stage, System
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(settings.Settings):
     """Of RankStats."""
 

@@ -7,7 +7,7 @@ labelled images are memorised; cutout and mixup leave something to learn from th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -30,7 +30,6 @@ from openldn.training.settings import Schedule
 from openldn.training.stage import Losses, Objective, Stage, System
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(settings.Settings):
     """Of self-training."""
 

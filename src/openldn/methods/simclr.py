@@ -4,7 +4,6 @@ Settings follow SCAN's recipe for CIFAR: a projection to 128 dimensions, tempera
 and learns from labelled and unlabelled images alike.
 """
 
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -19,7 +18,6 @@ from openldn.training import settings
 from openldn.training.stage import Losses, Objective, Stage, System
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(settings.Settings):
     """Of SimCLR."""
 

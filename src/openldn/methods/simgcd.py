@@ -4,8 +4,6 @@ After SimCLR. Prototypes for all classes; a view learns what the other one predi
 while the entropy of the mean prediction is kept high.
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 
@@ -20,7 +18,6 @@ from openldn.training.schedules import linear_ramp
 from openldn.training.stage import Losses, Objective, Stage, System
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(gcd.Settings):
     """Of SimGCD."""
 

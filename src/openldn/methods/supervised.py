@@ -1,6 +1,5 @@
 """Plain supervised training on the labelled images: the simplest baseline."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch.nn.functional as F
@@ -15,7 +14,6 @@ from openldn.training.settings import Settings as PretrainingSettings
 from openldn.training.stage import Losses, Objective, Stage, System
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(RejectingSettings):
     """Of supervised training as a system."""
 

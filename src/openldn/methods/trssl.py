@@ -6,7 +6,6 @@ network's prediction varies with the view, relative to the largest.
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +23,6 @@ from openldn.training import settings
 from openldn.training.stage import Losses, Objective, Stage, System
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(settings.Settings):
     """Of TRSSL."""
 

@@ -3,7 +3,6 @@
 OpenLDN's authors mix up labelled images, and compare the threshold with the sharpened prediction.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -16,7 +15,6 @@ from openldn.nets.classifier import Classifier
 from openldn.training.stage import Losses
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(closed_world.Settings):
     """Of UDA."""
 
@@ -30,7 +28,6 @@ class Settings(closed_world.Settings):
     """Beta parameter of mixup among labelled images; 0 is none."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SecondStageSettings(Settings):
     """As a second stage."""
 

@@ -7,7 +7,6 @@ authors use it, Sinkhorn runs over known and novel classes together, since unlab
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -24,7 +23,6 @@ from openldn.training import settings
 from openldn.training.stage import Losses, Objective, Stage, System
 
 
-@dataclass(frozen=True, kw_only=True)
 class Settings(settings.Settings):
     """Of UNO."""
 

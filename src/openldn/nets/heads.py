@@ -4,7 +4,6 @@ A system with a head of its own defines it in its file.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -50,13 +49,7 @@ class Cosine(Head):
         return F.linear(F.normalize(z, dim=1), F.normalize(self.weight, dim=1)) / self.temperature
 
 
-class HeadBuilder(Protocol):
-    """Builds a head; a class of heads is one."""
-
-    def __call__(self, d: int, n_outputs: int, n_known: int) -> "Head | Linear": ...
-
-
-Projector = Callable[[Tensor], Tensor]
+HeadBuilder = Callable[[int, int, int], Head | Linear]  # features, outputs, known classes -> head
 
 
 def projector(d: int, hidden: int, width: int) -> nn.Sequential:

@@ -8,8 +8,8 @@ import inspect
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, Self, get_type_hints
+from dataclasses import Field, dataclass, fields, replace
+from typing import Any, ClassVar, Literal, Self, dataclass_transform, get_type_hints
 
 from openldn.errors import UserError
 from openldn.options import PresetName, described, fits, parsed
@@ -18,8 +18,17 @@ Schedule = Literal["constant", "linear", "warm-up"]
 OptimiserName = Literal["adam", "muon"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class Frozen:
+    """Subclasses are frozen dataclasses with keyword arguments; they need no decorator."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+
+class Settings(Frozen):
     """What every stage has."""
 
     paper: ClassVar[Mapping[str, Any]] = {
@@ -111,10 +120,9 @@ LIMITS: dict[str, tuple[float, float]] = {
 
 def combined(*bases: type[Settings]) -> type[Settings]:
     """Settings with the fields of several classes; the first one's values count."""
-    return dataclass(frozen=True, kw_only=True)(type("CombinedSettings", bases, {}))
+    return type("CombinedSettings", bases, {})
 
 
-@dataclass(frozen=True, kw_only=True)
 class RejectingSettings(Settings):
     """Of systems that know the known classes alone and reject other images as novel."""
 

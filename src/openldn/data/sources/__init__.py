@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Protocol
 
-from openldn.data import archives
+from openldn.data import archives, store
 from openldn.data.archives import Archive
 from openldn.data.benchmark import Benchmark
 from openldn.data.console import say
@@ -16,7 +16,6 @@ from openldn.data.sources.cifar import CIFAR10, CIFAR100
 from openldn.data.sources.mnist import FASHION_MNIST, MNIST
 from openldn.data.sources.photographs import FGVC_AIRCRAFT, OXFORD_PETS, TINY_IMAGENET
 from openldn.data.sources.svhn import SVHN
-from openldn.data.store import cache_folder
 from openldn.errors import UserError
 
 
@@ -81,7 +80,7 @@ NAMED = {name: _named_set(name) for name in READERS}
 
 def home(data_dir: str | Path | None) -> Path:
     """The folder of all named sets: `data_dir`, $OPENLDN_DATA, or one in the user's cache."""
-    return cache_folder("OPENLDN_DATA") if data_dir is None else Path(data_dir)
+    return store.cache("OPENLDN_DATA", "") if data_dir is None else Path(data_dir)
 
 
 def find(name: str, data_dir: str | Path | None) -> Path | None:
@@ -97,10 +96,8 @@ def read_named(name: str, data_dir: str | Path | None) -> Benchmark:
         places = _places(name, data_dir)
         missing = named.reader.missing(next((place for place in places if place.is_dir()), places[1]))
         offer = f"get it with `openldn datasets --get {name}`, or " if named.offered else ""
-        raise UserError(
-            f"{name} is not there, or not complete ({missing}); {offer}{named.how_to_get} in "
-            f"{home(data_dir) / name}, or say where it is with --data-dir"
-        )
+        remedy = f"{offer}{named.how_to_get} in {home(data_dir) / name}, or say where it is with --data-dir"
+        raise UserError(f"{name} is not there, or not complete ({missing}); {remedy}")
     return named.reader.read(at)
 
 
@@ -111,9 +108,8 @@ def get(name: str, data_dir: str | Path | None) -> Path:
         say(f"{name} is there already: {at}")
         return at
     if not named.offered:
-        raise UserError(
-            f"{name} cannot be downloaded automatically; {named.how_to_get} in {home(data_dir) / name}"
-        )
+        remedy = f"{named.how_to_get} in {home(data_dir) / name}"
+        raise UserError(f"{name} cannot be downloaded automatically; {remedy}")
     from openldn.data import download  # imported late: HTTP libraries take long to load
 
     return download.get(name, named.archives, home(data_dir) / name)
@@ -127,8 +123,7 @@ def _named(name: str) -> NamedSet:
 
 def _unpacked(name: str, data_dir: str | Path | None) -> Path | None:
     """Unpacks the archives of a set, if they are where they belong; returns the folder that then holds it."""
-    into, *places = _places(name, data_dir)
-    named = NAMED[name]
+    named, (into, *places) = NAMED[name], _places(name, data_dir)
     for files in ([a.file for a in named.archives], *([file] for file in named.also)):
         if into.exists() or not any(map(archives.is_archive, files)):
             continue
@@ -139,10 +134,8 @@ def _unpacked(name: str, data_dir: str | Path | None) -> Path | None:
                 if missing is None:
                     return into
                 shutil.rmtree(into)
-                raise UserError(
-                    f"{', '.join(files)} in {place} does not hold all of {name} ({missing}); "
-                    f"{named.how_to_get} in {home(data_dir) / name}"
-                )
+                wrong = f"{', '.join(files)} in {place} does not hold all of {name} ({missing})"
+                raise UserError(f"{wrong}; {named.how_to_get} in {home(data_dir) / name}")
     return None
 
 

@@ -39,34 +39,26 @@ def read_images(X: Any, *, size: int | None = None, channels: int | None = None)
     if array.size == 0:
         raise UserError("there are no images; give an array or a list of images")
     if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] not in (1, 3)):
-        raise UserError(
-            f"images of shape {array.shape} cannot be used; give (n, height, width) or (n, height, width, 3) "
-            "or a list of image paths"
-        )
+        remedy = "give (n, height, width) or (n, height, width, 3) or a list of image paths"
+        raise UserError(f"images of shape {array.shape} cannot be used; {remedy}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise UserError("the images hold NaN or infinite values; clean them first")
     if array.dtype != np.uint8:
-        raise UserError(
-            f"images of type {array.dtype} cannot be used; give uint8 values from 0 to 255 "
-            "(floats from 0 to 1: (255 * X).round().astype('uint8'))"
-        )
+        remedy = "give uint8 values from 0 to 255 (floats from 0 to 1: (255 * X).round().astype('uint8'))"
+        raise UserError(f"images of type {array.dtype} cannot be used; {remedy}")
     n, h, w = array.shape[:3]
     side = min(h, w)
     if not image_files.SMALLEST <= side <= image_files.LARGEST:
-        raise UserError(
-            f"images of {h} x {w} pixels cannot be used; resize them to {image_files.SMALLEST} to "
-            f"{image_files.LARGEST} pixels, or give their paths"
-        )
+        remedy = f"resize them to {image_files.SMALLEST} to {image_files.LARGEST} pixels, or give their paths"
+        raise UserError(f"images of {h} x {w} pixels cannot be used; {remedy}")
     found = 1 if array.ndim == 3 else array.shape[3]
     if channels not in (None, found):
         kinds = {1: "grey", 3: "colour"}
-        raise UserError(
-            f"the model was trained on {kinds[channels]} images, but these are {kinds[found]}; convert them"
-        )
+        wrong = f"the model was trained on {kinds[channels]} images, but these are {kinds[found]}"
+        raise UserError(f"{wrong}; convert them")
     if size not in (None, side):
-        raise UserError(
-            f"the images have {side} pixels, but {size} pixels are needed; resize them, or give their paths"
-        )
+        remedy = "resize them, or give their paths"
+        raise UserError(f"the images have {side} pixels, but {size} pixels are needed; {remedy}")
     top, left = (h - side) // 2, (w - side) // 2
     centre = array[:, top : top + side, left : left + side].reshape(n, side, side, found)
     # A new tensor: with one channel, `contiguous` keeps strides that make convolutions take another path.
@@ -83,17 +75,13 @@ def read_labels(y: Any) -> list[str | int | None]:
     labels = [label.item() if isinstance(label, np.generic) else label for label in array.tolist()]
     kinds = {type(label) for label in labels}
     if kinds == {int}:
-        wrong = [label for label in labels if not UNLABELLED <= label < 2**53]
-        if wrong:
-            raise UserError(
-                f"the label {wrong[0]} is negative or too large; number the classes from 0, and use -1 for "
-                "unlabelled"
-            )
+        for label in labels:
+            if not UNLABELLED <= label < 2**53:
+                remedy = "number the classes from 0, and use -1 for unlabelled"
+                raise UserError(f"the label {label} is negative or too large; {remedy}")
     elif not kinds <= {str, type(None)}:
-        raise UserError(
-            "labels must be all integers (-1 is unlabelled) or all strings ('' or None is unlabelled); "
-            f"these are of type {' and '.join(sorted(kind.__name__ for kind in kinds))}"
-        )
+        wrong = "labels must be all integers (-1 is unlabelled) or all strings ('' or None is unlabelled)"
+        raise UserError(f"{wrong}; these are of type {' and '.join(sorted(kind.__name__ for kind in kinds))}")
     return labels
 
 

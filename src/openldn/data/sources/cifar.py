@@ -22,15 +22,11 @@ Rows = NDArray[np.uint8]  # (n, PIXELS)
 class Layout:
     """The files of one version of a set."""
 
-    archive: str
     folder: str
     train: tuple[str, ...]
     test: tuple[str, ...]
+    remedy: str
     names: str | None = None  # the file with the class names; None for the ten above
-
-    @property
-    def remedy(self) -> str:
-        return f"unpack {self.archive} again"
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,6 @@ class Cifar:
         return file_lists.missing(folder / layout.folder, *files)
 
     def read(self, folder: Path) -> Benchmark:
-        """The publisher's training and test images."""
         layout = self._layout(folder)
         at = folder / layout.folder
         classes = self._classes(at, layout)
@@ -112,8 +107,8 @@ _FIVE, _FIVE_BIN = (tuple(f"data_batch_{i}{end}" for i in range(1, 6)) for end i
 CIFAR10 = Cifar(
     "cifar10",
     "CIFAR-10",
-    Layout("cifar-10-binary.tar.gz", "cifar-10-batches-bin", _FIVE_BIN, ("test_batch.bin",)),
-    Layout("cifar-10-python.tar.gz", "cifar-10-batches-py", _FIVE, ("test_batch",)),
+    Layout("cifar-10-batches-bin", _FIVE_BIN, ("test_batch.bin",), "unpack cifar-10-binary.tar.gz again"),
+    Layout("cifar-10-batches-py", _FIVE, ("test_batch",), "unpack cifar-10-python.tar.gz again"),
     label_bytes=1,
     label_key="labels",
 )
@@ -121,8 +116,8 @@ _NAMES = "fine_label_names.txt"
 CIFAR100 = Cifar(
     "cifar100",
     "CIFAR-100",
-    Layout("cifar-100-binary.tar.gz", "cifar-100-binary", ("train.bin",), ("test.bin",), _NAMES),
-    Layout("cifar-100-python.tar.gz", "cifar-100-python", ("train",), ("test",), "meta"),
+    Layout("cifar-100-binary", ("train.bin",), ("test.bin",), "unpack cifar-100-binary.tar.gz again", _NAMES),
+    Layout("cifar-100-python", ("train",), ("test",), "unpack cifar-100-python.tar.gz again", "meta"),
     label_bytes=2,  # the coarse class, then the fine one
     label_key="fine_labels",
 )

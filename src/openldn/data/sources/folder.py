@@ -22,9 +22,8 @@ def find(folder: Path, labels: Path | None = None, split: Mapping[str, str] | No
         raise UserError(f"there is no folder {folder}; give a folder of images or the name of a data set")
     found = image_files.find(folder)
     if not found:
-        raise UserError(
-            f"there are no images in {folder}; it takes {', '.join(s[1:] for s in image_files.SUFFIXES)}"
-        )
+        remedy = f"it takes {', '.join(s[1:] for s in image_files.SUFFIXES)}"
+        raise UserError(f"there are no images in {folder}; {remedy}")
     names = [image_files.printable(name) for name in found]
     if split is not None:
         given = _matched(split, names, "the split")
@@ -57,17 +56,13 @@ def read_labels(path: Path) -> dict[str, str]:
         columns = [c.strip().lower() for c in reader.fieldnames or ()]
         lacking = [c for c in ("image", "label") if c not in columns]
         if lacking:
-            raise UserError(
-                f"{path} has no column {lacking[0]!r} (it has {', '.join(columns) or 'none'}); "
-                "its first line must be: image,label"
-            )
+            wrong = f"{path} has no column {lacking[0]!r} (it has {', '.join(columns) or 'none'})"
+            raise UserError(f"{wrong}; its first line must be: image,label")
         reader.fieldnames = columns
         for row in reader:
             if any(row.get(None) or ()):
-                raise UserError(
-                    f"line {reader.line_num} of {path} has more fields than its first line; "
-                    "put names with commas between double quotes"
-                )
+                wrong = f"line {reader.line_num} of {path} has more fields than its first line"
+                raise UserError(f"{wrong}; put names with commas between double quotes")
             # Space around an image's name may be part of it: see `trimmed`.
             image, label = (row["image"] or "").removeprefix("./"), (row["label"] or "").strip()
             label = "" if label == "-1" else label  # as in arrays
@@ -91,10 +86,9 @@ def _from_folders(folder: Path, names: list[str]) -> list[str]:
     """The first folder of each name is its class."""
     loose = [name for name in names if "/" not in name]
     if loose:
-        raise UserError(
-            f"{len(loose)} images are directly in {folder} (such as {loose[0]}); put them into class folders "
-            f"and '{UNLABELLED_FOLDERS[0]}', or give their labels with --labels FILE.csv"
-        )
+        folders = f"class folders and '{UNLABELLED_FOLDERS[0]}'"
+        remedy = f"put them into {folders}, or give their labels with --labels FILE.csv"
+        raise UserError(f"{len(loose)} images are directly in {folder} (such as {loose[0]}); {remedy}")
     classes = [name.split("/")[0] for name in names]
     return ["" if name.lower() in UNLABELLED_FOLDERS else name for name in classes]
 
@@ -114,10 +108,8 @@ def _matched(given: Mapping[str, str], names: list[str], what: str) -> list[str]
     """The label of each name, "" if it has none."""
     missing = sorted(set(given) - set(names))
     if missing:
-        raise UserError(
-            f"{what} names {len(missing)} images that are not in the folder (such as {missing[0]!r}); "
-            "give paths relative to the folder"
-        )
+        wrong = f"{what} names {len(missing)} images that are not in the folder (such as {missing[0]!r})"
+        raise UserError(f"{wrong}; give paths relative to the folder")
     return [given.get(name, "") for name in names]
 
 

@@ -25,7 +25,7 @@ REMEDY = "unpack small-train.tar.gz and small-validation.tar.gz again"
 
 def read(folder: Path) -> Benchmark:
     """Classes in numerical order."""
-    if _has_lists(folder):
+    if file_lists.missing(folder, *LISTS) is None:
         train, test = (_from_json(folder, file) for file in LISTS)
         classes = sorted({label for _, label in train.images if isinstance(label, int)})
     else:
@@ -39,11 +39,7 @@ def read(folder: Path) -> Benchmark:
 
 def missing(folder: Path) -> str | None:
     """What is missing, if anything."""
-    return None if _has_lists(folder) else file_lists.missing(folder, f"{TRAIN}/", f"{TEST}/")
-
-
-def _has_lists(folder: Path) -> bool:
-    return file_lists.missing(folder, *LISTS) is None
+    return file_lists.missing(folder, *LISTS) and file_lists.missing(folder, f"{TRAIN}/", f"{TEST}/")
 
 
 def _categories(folder: Path) -> list[int]:
@@ -65,11 +61,9 @@ def _from_json(folder: Path, file: str) -> FileList:
         files = {image["id"]: image["file_name"] for image in found["images"]}
         pairs = [(files[a["image_id"]], a["category_id"]) for a in found["annotations"]]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise UserError(
-            f"{path} is damaged, or has no images and annotations in the COCO format; download it again"
-        ) from None
+        wrong = f"{path} is damaged, or has no images and annotations in the COCO format"
+        raise UserError(f"{wrong}; download it again") from None
     if not all(isinstance(name, str) and type(label) is int for name, label in pairs):
-        raise UserError(
-            f"{path} has an image without a name or a class that is not a number; download it again"
-        )
+        remedy = "download it again"
+        raise UserError(f"{path} has an image without a name or a class that is not a number; {remedy}")
     return FileList(path, file_lists.placed(folder, pairs, LISTS[file], LISTS[file][0]))

@@ -15,12 +15,10 @@ REMEDY = "complete the copy of ImageNet"
 
 def read(folder: Path) -> Benchmark:
     """Classes are WordNet ids, in the order of imagenet100.txt; validation images are used for testing."""
-    train_folders, test_folders = _folders(folder)
-    train = file_lists.from_folders(folder, train_folders, wnids(), REMEDY)
-    if test_folders:
-        test = file_lists.from_folders(folder, test_folders, wnids(), REMEDY)
-    else:
-        test = _solution(folder, set(wnids()))
+    train, test = (
+        file_lists.from_folders(folder, folders, wnids(), REMEDY) if folders else _solution(folder)
+        for folders in _folders(folder)
+    )
     return file_lists.benchmark("imagenet-100", folder, train, test, wnids(), remedy=REMEDY)
 
 
@@ -42,9 +40,9 @@ def _folders(folder: Path) -> tuple[list[str], list[str]]:
     return train, [] if at and (folder / SOLUTION).is_file() else test
 
 
-def _solution(folder: Path, classes: set[str]) -> FileList:
+def _solution(folder: Path) -> FileList:
     """Rows such as `ILSVRC2012_val_00048981,n03995372 85 1 499 272`: an image, its class, and boxes."""
-    _, rows = read_csv(folder / SOLUTION, REMEDY)
+    classes, (_, rows) = set(wnids()), read_csv(folder / SOLUTION, REMEDY)
     found = [(row.get("ImageId"), (row.get("PredictionString") or "").split(" ")[0]) for row in rows]
     images = [(f"{KAGGLE}val/{image}.JPEG", wnid) for image, wnid in found if wnid in classes]
     return FileList(folder / SOLUTION, images)

@@ -1,11 +1,11 @@
 """MNIST and Fashion-MNIST, as idx files, gzipped or not: 70,000 grey images of 28 x 28 pixels each."""
 
 import gzip
+import math
 import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
 
 import numpy as np
 import torch
@@ -20,8 +20,6 @@ MOST = 1_000_000  # images; a header with a larger number is wrong
 IMAGES, LABELS = ("images", "idx3", 2051), ("labels", "idx1", 2049)  # with magic numbers
 # The files of both sets have the same names. They are told apart by the first training labels.
 BEGINNINGS = {"mnist": (5, 0, 4, 1, 9, 2, 1, 3), "fashion-mnist": (9, 0, 0, 3, 0, 2, 7, 2)}
-
-Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,6 @@ class Mnist:
         return missing or (f"{folder} holds another set" if self._is_other(folder) else None)
 
     def read(self, folder: Path) -> Benchmark:
-        """The publisher's training and test images."""
         train, test = self._part(folder, "train"), self._part(folder, "t10k")
         return Benchmark.in_memory(self.name, train, test, self.classes, self.flip)
 
@@ -55,9 +52,8 @@ class Mnist:
         path = _find(folder, part, LABELS)
         images, labels = _read(_find(folder, part, IMAGES), IMAGES[2]), _read(path, LABELS[2])
         if len(labels) != len(images):
-            raise UserError(
-                f"{folder} has {len(images)} {part} images but {len(labels)} labels; get {path.name} again"
-            )
+            remedy = f"get {path.name} again"
+            raise UserError(f"{folder} has {len(images)} {part} images but {len(labels)} labels; {remedy}")
         if (highest := labels.max()) >= len(self.classes):
             wrong = f"{path} holds the label {highest}, but {self.name} ends at {len(self.classes) - 1}"
             raise UserError(f"{wrong}; download it again")
@@ -70,31 +66,28 @@ def _find(folder: Path, part: str, kind: tuple[str, str, int]) -> Path:
     return next((folder / name for name in names if (folder / name).is_file()), folder / names[0])
 
 
-def _read(path: Path, magic: int) -> Bytes:
+def _read(path: Path, magic: int) -> NDArray[np.uint8]:
     """The content of an idx file; never reads more than its header says."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as f:
-            return _content(path, cast(BinaryIO, f), magic)
+            found, n = struct.unpack(">II", f.read(8))
+            if found != magic:
+                wrong = f"{path} begins with {found}, not {magic}, so it is not such an idx file"
+                raise UserError(f"{wrong}; download it again")
+            shape: tuple[int, ...] = (n,)
+            if magic == IMAGES[2]:
+                shape = (n, *struct.unpack(">II", f.read(8)))
+                if shape[1:] != (SIDE, SIDE):
+                    wrong = f"{path} says {shape[1]} x {shape[2]} pixels, not {SIDE}"
+                    raise UserError(f"{wrong}; download it again")
+            if not 0 < n <= MOST:
+                raise UserError(f"{path} says that it holds {n} entries, which cannot be; download it again")
+            size = math.prod(shape)
+            data = f.read(size + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile, struct.error):
         raise UserError(f"{path} is damaged or cut off; download it again") from None
     except OSError as e:
         raise UserError(f"{path} cannot be read ({e.strerror}); download it again") from None
-
-
-def _content(path: Path, f: BinaryIO, magic: int) -> Bytes:
-    found, n = struct.unpack(">II", f.read(8))
-    if found != magic:
-        wrong = f"{path} begins with {found}, not {magic}, so it is not such an idx file"
-        raise UserError(f"{wrong}; download it again")
-    shape: tuple[int, ...] = (n,)
-    if magic == IMAGES[2]:
-        shape = (n, *struct.unpack(">II", f.read(8)))
-        if shape[1:] != (SIDE, SIDE):
-            raise UserError(f"{path} says {shape[1]} x {shape[2]} pixels, not {SIDE}; download it again")
-    if not 0 < n <= MOST:
-        raise UserError(f"{path} says that it holds {n} entries, which cannot be; download it again")
-    size = int(np.prod(shape))
-    data = f.read(size + 1)
     if len(data) != size:
         what = "shorter" if len(data) < size else "longer"
         raise UserError(f"{path} is {what} than the {size} bytes that its header says; download it again")

@@ -102,7 +102,7 @@ def _from_anno(folder: Path, part: str, classes: list[str]) -> FileList:
 
 
 def _read_csv(folder: Path) -> Benchmark:
-    train, test = (_from_csv(folder, file, file.removesuffix(".csv")) for file in CSV)
+    train, test = (_from_csv(folder, part) for part in ("train", "test"))
     keys = sorted({str(label) for _, label in train.images})
     classes: list[str | int] = [*keys]
     if all(key.isdecimal() and len(key) < 10 for key in keys):
@@ -111,18 +111,16 @@ def _read_csv(folder: Path) -> Benchmark:
     return file_lists.benchmark("stanford-cars", folder, train, test, classes, keys=keys, remedy=REMEDY)
 
 
-def _from_csv(folder: Path, file: str, part: str) -> FileList:
-    path = folder / file
+def _from_csv(folder: Path, part: str) -> FileList:
+    path = folder / f"{part}.csv"
     columns, rows = read_csv(path, REMEDY)
     image, label = (
         next((column for column in wanted if column in columns), None)
         for wanted in (IMAGE_COLUMNS, CLASS_COLUMNS)
     )
     if image is None or label is None:
-        raise UserError(
-            f"{path} has no column {' or '.join(CLASS_COLUMNS if image else IMAGE_COLUMNS)}; "
-            "name its columns in the first line"
-        )
+        wrong = f"{path} has no column {' or '.join(CLASS_COLUMNS if image else IMAGE_COLUMNS)}"
+        raise UserError(f"{wrong}; name its columns in the first line")
     images = [((row[image] or "").strip(), (row[label] or "").strip()) for row in rows]
     places = (".", f"cars_{part}", part)
     return FileList(path, file_lists.placed(folder, images, places, default=places[1]))
