@@ -10,7 +10,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
@@ -36,8 +36,6 @@ DataDir = Annotated[str | None, shown_as("DIR", "$OPENLDN_DATA, else the user's 
 class DataChoice(DataOptions):
     """Data."""
 
-    flip: Annotated[str | None, shown_as("{true,false}", "true, but false for digits")] = None  # type: ignore[assignment]
-    """Whether a horizontally flipped image still shows the same thing."""
     labels: Annotated[Path | None, shown_as("FILE.csv")] = None
     """CSV file with the columns image,label; no row or an empty label means unlabelled."""
 
@@ -46,8 +44,6 @@ class DataChoice(DataOptions):
 class SystemChoice(SystemOptions):
     """What to train."""
 
-    novel: Annotated[str | None, shown_as("N|auto", "auto, or a named set's own")] = None  # type: ignore[assignment]
-    """Number of novel classes, or auto to estimate it."""
     settings: Suppress[Mapping[str, Any]] = field(default_factory=dict)
     set: UseAppendAction[Annotated[tuple[str, ...], shown_as("NAME=VALUE")]] = ()
     """Set a hyperparameter (see `openldn systems NAME`), for one stage as STAGE.NAME=VALUE. Repeatable."""
@@ -92,13 +88,14 @@ def train(
     """
     from openldn import device, pipeline
 
+    hints = get_type_hints(Options)
     given: dict[str, Any] = {"settings": _settings(system.set)}
-    for group in (data, system, training):
-        own = [f.name for f in fields(group) if f.name not in ("labels", "settings", "set")]
-        given |= {name: getattr(group, name) for name in own}
-    for name in ("flip", "novel"):  # tyro's own messages for these types are hard to read
-        with suppress(ValueError):
-            given[name] = given[name] and parsed(given[name], get_type_hints(Options)[name])
+    for name in hints.keys() - {"settings"}:
+        group = next(group for group in (data, system, training) if hasattr(group, name))
+        given[name] = getattr(group, name)
+        if isinstance(given[name], str):
+            with suppress(ValueError):  # what is left as text is refused by `Options.check`
+                given[name] = parsed(given[name], hints[name])
     device.keep_freed_memory()
     _conclude(pipeline.train(source, Options(**given), labels=data.labels, out=out))
 
@@ -216,7 +213,7 @@ def systems(name: Annotated[str | None, Positional, shown_as("NAME")] = None, /)
     for system in SYSTEMS.values():
         table.add_row(system.name, system.about)
     _print(table)
-    _say(f"Closed-world training can follow, as in orca+uda: +{', +'.join(CLOSED_WORLD)}")
+    _say(f"Closed-world training can follow any: +{', +'.join(CLOSED_WORLD)}")
     _say("Settings of a system: openldn systems NAME")
 
 

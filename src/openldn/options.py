@@ -20,9 +20,14 @@ Precision = Literal["float32", "bfloat16"]
 LARGEST: dict[PresetName, int] = {"fast": 32, "paper": 224}  # default size in pixels of larger images
 
 
-def shown_as(metavar: str, default: str = "") -> Any:
-    """A readable placeholder and default for the help text."""
-    return arg(metavar=metavar, help_behavior_hint=f"(default: {default})" if default else "")
+def shown_as(metavar: str, default: str = "", **how: Any) -> Any:
+    """A readable placeholder and default for the help text of the command line."""
+    return arg(metavar=metavar, help_behavior_hint=f"(default: {default})" if default else "", **how)
+
+
+def _option(metavar: str, default: str = "") -> Any:
+    """The same, taken as text: `parsed` and `Options.check` have clearer messages than the command line."""
+    return shown_as(metavar, default, constructor=str)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,20 +36,20 @@ class DataOptions:
 
     size: Annotated[
         int | None,
-        shown_as("PIXELS", "from the images; in the fast preset 32, or up to 64 if all are square and alike"),
+        _option("PIXELS", "from the images; in the fast preset 32, or up to 64 if all are square and alike"),
     ] = None
     """Resize images from files to this many pixels."""
-    flip: Annotated[bool | None, shown_as("{true,false}", "true, but false for digits")] = None
+    flip: Annotated[bool | None, _option("{true,false}", "true, but false for digits")] = None
     """Whether a horizontally flipped image still shows the same thing."""
-    split: Annotated[str | None, shown_as("FILE.json")] = None
+    split: Annotated[str | None, _option("FILE.json")] = None
     """Label the same images as another run: its split.json."""
-    known: Annotated[float, shown_as("SHARE", "0.5")] = 0.5
+    known: Annotated[float, _option("SHARE", "0.5")] = 0.5
     """Named data sets: share of the classes that are known."""
-    labelled: Annotated[float, shown_as("SHARE", "0.5")] = 0.5
+    labelled: Annotated[float, _option("SHARE", "0.5")] = 0.5
     """Named data sets: share of the known classes' images that are labelled."""
-    images: Annotated[int | None, shown_as("N", "all")] = None
+    images: Annotated[int | None, _option("N", "all")] = None
     """Named data sets: use only N training images, the same number of each class."""
-    data_dir: Annotated[str | None, shown_as("DIR", "$OPENLDN_DATA, else the user's cache")] = None
+    data_dir: Annotated[str | None, _option("DIR", "$OPENLDN_DATA, else the user's cache")] = None
     """Named data sets: the folder they are kept in."""
 
 
@@ -52,13 +57,13 @@ class DataOptions:
 class SystemOptions:
     """What to train."""
 
-    method: Annotated[str, shown_as("NAME", "openldn-uda")] = "openldn-uda"
+    method: Annotated[str, _option("NAME", "openldn-uda")] = "openldn-uda"
     """The system (see `openldn systems`); NAME+uda adds closed-world training on its pseudo-labels."""
-    novel: Annotated[int | Literal["auto"] | None, shown_as("N|auto", "auto, or a named set's own")] = None
+    novel: Annotated[int | Literal["auto"] | None, _option("N|auto", "auto, or a named set's own")] = None
     """Number of novel classes, or auto to estimate it."""
-    preset: Annotated[PresetName, shown_as("{fast,paper}", "fast")] = "fast"
+    preset: Annotated[PresetName, _option("{fast,paper}", "fast")] = "fast"
     """fast: minutes on a CPU. paper: the paper's settings and lengths, days on a GPU."""
-    backbone: Annotated[str | None, shown_as("NAME", "the preset's")] = None
+    backbone: Annotated[str | None, _option("NAME", "the preset's")] = None
     """small, medium (twice as wide, four times as slow), resnet18 or resnet50."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Hyperparameters by name, for all stages that have them, or by STAGE.NAME for one."""
@@ -68,19 +73,19 @@ class SystemOptions:
 class TrainingOptions:
     """How long to train, and on what."""
 
-    epochs: Annotated[float | None, shown_as("E", "the preset's")] = None
+    epochs: Annotated[float | None, _option("E", "the preset's")] = None
     """Passes over the unlabelled images, divided among the stages. All schedules scale with it."""
-    budget: Annotated[float | None, shown_as("PASSES")] = None
+    budget: Annotated[float | None, _option("PASSES")] = None
     """Instead of --epochs: image passes through the network (forward 1, backward 2), pretraining included."""
-    seed: Annotated[int, shown_as("S", "0")] = 0
+    seed: Annotated[int, _option("S", "0")] = 0
     """Random seed."""
-    device: Annotated[DeviceName, shown_as("{auto,cpu,cuda,mps}", "auto")] = "auto"
+    device: Annotated[DeviceName, _option("{auto,cpu,cuda,mps}", "auto")] = "auto"
     """Device to train on; auto takes the fastest one available."""
-    precision: Annotated[Precision | None, shown_as("{float32,bfloat16}", "the faster one here")] = None
+    precision: Annotated[Precision | None, _option("{float32,bfloat16}", "the faster one here")] = None
     """Floating-point precision; bfloat16 is mixed precision."""
-    save_every: Annotated[float, shown_as("SECONDS", "60")] = 60.0
+    save_every: Annotated[float, _option("SECONDS", "60")] = 60.0
     """Time between checkpoints."""
-    evaluations: Annotated[int | None, shown_as("N", "the stage's own number, ten for most")] = None
+    evaluations: Annotated[int | None, _option("N", "the stage's own number, ten for most")] = None
     """Evaluations per stage, including the last; needs ground truth."""
 
 

@@ -27,7 +27,7 @@ from openldn.training.stage import Objective, Stage
 
 def clock(max_steps: int | None, max_passes: float | None, step: int, each: float, more: float = 0) -> Clock:
     """After some steps that cost `each` image passes, and refreshes that cost `more` in all."""
-    made = Clock(max_steps, max_passes, step=step, steps_cost=step * each)
+    made = Clock(max_steps, max_passes, step=step, steps_cost=step * each, last_cost=each)
     made.passes.total = step * each + more
     return made
 

@@ -48,7 +48,7 @@ Watch = Callable[[str, int, int], None]  # progress: what is done, how many of h
 
 
 def cache(variable: str = "OPENLDN_CACHE", below: str = "store") -> Path:
-    """The folder that an environment variable names, or else one in the user's cache; by default, of stores."""
+    """The folder that an environment variable names, or else one in the user's cache: that of all stores."""
     named = os.environ.get(variable)
     return Path(named) if named else user_cache_path("openldn", appauthor=False) / below
 

@@ -41,7 +41,8 @@ class Clock:
     step: int = 0
     seconds: float = 0.0
     passes: Passes = field(default_factory=Passes)
-    steps_cost: float = 0.0  # image passes of steps, without refreshes
+    steps_cost: float = 0.0  # image passes of all steps, without refreshes
+    last_cost: float = 0.0  # image passes of the last step
 
     @property
     def progress(self) -> float:
@@ -53,11 +54,9 @@ class Clock:
     @property
     def expired(self) -> bool:
         """Whether the limit is reached; a budget is met to within half a step."""
-        half_a_step = 0.5 * self.steps_cost / max(1, self.step)
-        return self.step > 0 and (
-            (self.max_steps is not None and self.step >= self.max_steps)
-            or (self.max_passes is not None and self.passes.total + half_a_step >= self.max_passes)
-        )
+        by_steps = self.max_steps is not None and self.step >= self.max_steps
+        spent = self.passes.total + 0.5 * self.last_cost
+        return self.step > 0 and (by_steps or (self.max_passes is not None and spent >= self.max_passes))
 
     @property
     def expected_steps(self) -> float:
@@ -212,7 +211,9 @@ def train(
             training.load_state_dict(saved["training"])
             losses.load_state_dict(saved["losses"])
             clock.step, clock.seconds = saved["step"], saved["seconds"]
-            clock.passes.total, clock.steps_cost = saved["passes"], saved["steps_cost"]
+            clock.passes.total, clock.steps_cost, clock.last_cost = (
+                saved[name] for name in ("passes", "steps_cost", "last_cost")
+            )
         except (RuntimeError, KeyError, ValueError, TypeError, AttributeError):
             raise UserError(
                 f"{run.checkpoint(checkpoint)} does not fit this run; remove it and resume, or train again"
@@ -252,7 +253,8 @@ def train(
             with clock.passes:
                 losses.add(clock.step + 1, training.step(batches, clock))
             clock.step += 1
-            clock.steps_cost += clock.passes.total - spent
+            clock.last_cost = clock.passes.total - spent
+            clock.steps_cost += clock.last_cost
 
             last = clock.expired
             save = last or time.monotonic() - last_save > save_every
@@ -286,6 +288,7 @@ def train(
                     {
                         **where(),
                         "steps_cost": clock.steps_cost,
+                        "last_cost": clock.last_cost,
                         "losses": losses.state_dict(),
                         "training": state,
                     },
