@@ -19,5 +19,5 @@ def test_precision_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or two runs with one seed could differ."""
     found = device.bfloat16_gain()
     assert found > 0
-    monkeypatch.setattr(device.time, "process_time", lambda: 0.0)
+    monkeypatch.setattr(device.time, "thread_time", lambda: 0.0)
     assert device.bfloat16_gain() == found

@@ -16,7 +16,7 @@ from sklearn.utils import estimator_checks
 import openldn
 import toy
 from openldn import OpenLDN, UserError
-from openldn.maths import metrics
+from openldn.maths import count, metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore::openldn.errors.OpenLDNWarning")
 
@@ -137,11 +137,24 @@ def test_out_keeps_the_run_and_goes_on_with_it(tmp_path: Path) -> None:
         quick(out=tmp_path / "run").fit(255 - X, y)
 
 
-def test_auto_estimates_a_number() -> None:
-    X, y = data()
-    model = quick(n_novel="auto", epochs=10, closed_world=None).fit(X, y)
-    assert 1 <= model.n_novel_ <= 10
-    assert len(model.classes_) == 2 + model.n_novel_
+def test_auto_estimates_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four, of up to 22 that are tried, from features of all images and the labels that were given."""
+    X, y = toy.pictures(10, 20, noise=8.0)
+    y = np.where((y >= 6) | (np.arange(len(y)) % 2 == 1), -1, y)
+    estimate, asked = count.estimate, list[tuple[Any, ...]]()
+
+    def noted(*given: Any, **how: Any) -> int:
+        asked.append(given)
+        return estimate(*given, **how)
+
+    monkeypatch.setattr(count, "estimate", noted)
+    model = quick(n_novel="auto", epochs=4, closed_world=None, precision="float32").fit(X, y)
+    ((z, labels, n_known),) = asked
+    assert z.shape == (200, 32)
+    assert labels.tolist() == y.tolist()
+    assert n_known == 6
+    assert abs(model.n_novel_ - 4) <= 2
+    assert model.classes_.tolist() == [*range(6 + model.n_novel_)]
 
 
 def test_paths_as_images(tmp_path: Path) -> None:

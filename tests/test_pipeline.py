@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -208,6 +209,31 @@ def test_a_changed_setting_changes_the_run(tmp_path: Path) -> None:
     plain = start(tmp_path / "plain", method="openldn")
     for i, own in enumerate([{"lr": 1e-4}, {"omega_every": 1}, {"batch": 50}]):
         assert not equal(weights(plain), weights(start(tmp_path / str(i), method="openldn", settings=own)))
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        {},
+        {"discover": 3, "uda": 4},
+        {"discover": {}},
+        {"discover": {"unheard of": 1}, "uda": {}},
+        {"discover": {"batch": "many"}, "uda": {}},
+        {"discover": {}, "uda": {"temperature": 0.0}},
+    ],
+    ids=["nothing", "numbers", "one stage", "unknown", "other type", "out of limits"],
+)
+def test_recorded_settings_that_do_not_fit_are_refused(
+    recorded: dict[str, Any], finished: Finished, tmp_path: Path
+) -> None:
+    """Before anything is trained."""
+    path = Path(shutil.copytree(finished[1].path, tmp_path / "run"))
+    (path / "model.safetensors").unlink()
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "settings": recorded}))
+    with pytest.raises(UserError, match=r"config\.json does not fit this version of openldn; train again"):
+        openldn.resume(path, quiet=True)
+    assert not (path / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("own", [{"pair": False}, {"entropy": False}, {"order": "omega-first"}])
@@ -534,10 +560,11 @@ def test_trainings_in_two_threads_are_those_of_one_after_the_other(tmp_path: Pat
     X, y = toy.pictures(4, 15)
     y = np.where((y >= 2) | (np.arange(len(y)) % 2 == 1), -1, y)
     found: dict[str, Any] = {}
+    backbone = toy.backbone()  # here: it seeds the random numbers of all threads
 
     def fit(name: str, seed: int) -> None:
         try:
-            model = openldn.OpenLDN(2, epochs=1, seed=seed, backbone=toy.backbone(), flip=False)
+            model = openldn.OpenLDN(2, epochs=1, seed=seed, backbone=backbone, flip=False)
             found[name] = model.fit(X, y).predict_proba(X)
         except BaseException as e:
             found[name] = e

@@ -80,6 +80,7 @@ def test_an_epoch_of_stage_1_on_cifar10(preset: Any, images: int, tmp_path: Path
         "cifar10", method="openldn", preset=preset, images=images, epochs=1, out=tmp_path / "run", quiet=True
     )
     lines = [line for line in run.metrics() if "ce" in line]
+    assert lines
     for line in lines:
         assert 0 < line["ce"] < 5
         assert 0 <= line["pair"] < 1

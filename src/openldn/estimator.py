@@ -156,16 +156,8 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise UserError(
                 f"there are {len(predicted)} images but labels of shape {true.shape}; give one each"
             )
-        known = {name: i for i, name in enumerate(self.classes_[: self.n_known_].tolist())}
-        novel = sorted({*true.tolist()} - {*known}, key=str)
-        ids = known | {name: self.n_known_ + i for i, name in enumerate(novel)}
-        result = metrics.evaluate(
-            [ids[label] for label in true.tolist()],
-            predicted,
-            n_known=self.n_known_,
-            n_classes=len(ids),
-            n_ids=len(self.classes_),
-        )
+        known, n_ids = self.classes_[: self.n_known_].tolist(), len(self.classes_)
+        result = metrics.evaluate_labels(true.tolist(), predicted, known, n_ids=n_ids)
         return float(result["protocols"]["anchored"]["all"]) / 100
 
     def save(self, path: str | Path) -> None:

@@ -49,9 +49,6 @@ def predict(run: Run | str | Path, images: str | Path, out: str | Path) -> int:
             labelled += len(part.names)
             if part.names:
                 yield from prediction_rows(model, part.names, part.images)
-        if not labelled:
-            name, reason = skipped[0]
-            raise UserError(f"{name} cannot be read ({reason}); give an image or a folder of images")
 
     write_csv(out, PREDICTIONS, rows())
     if skipped:
@@ -157,16 +154,8 @@ def _evaluate_csv(run: Run, truth: Path, file: Path) -> dict[str, Any]:
             f"{truth} names none of the images in {file} ({what}); name them as that file does, such as "
             f"{next(iter(predicted), '')!r}"
         )
-    novel = sorted(set(given.values()) - set(known))
-    classes = {name: i for i, name in enumerate([*known, *novel])}
-    result = metrics.evaluate(
-        [classes[label] for label in given.values()],
-        [predicted[image] for image in given],
-        n_known=len(known),
-        n_classes=len(classes),
-        n_ids=len(ids),
-        ordered=_ordered(run),
-    )
+    ours = [predicted[image] for image in given]
+    result = metrics.evaluate_labels([*given.values()], ours, known, n_ids=len(ids), ordered=_ordered(run))
     return {**result, "images": len(given), "left_out": sum(map(bool, found.values())) - len(given)}
 
 

@@ -17,6 +17,7 @@ from openldn.model import Model
 from openldn.nets.classifier import Classifier, Outputs, Predict
 from openldn.nets.heads import Linear
 from openldn.options import Options
+from openldn.training.loop import Training
 
 
 def test_a_fitted_head_predicts_the_mean_target_of_each_kind_of_image() -> None:
@@ -112,14 +113,20 @@ def test_it_continues_from_the_features_and_predictions_of_the_stage_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = dict[str, Any]()
-    begin, model = SelfTraining.begin, pipeline.Job.model
+    begin, model, begin_stage = SelfTraining.begin, pipeline.Job.model, Training.begin
 
     def noted(objective: SelfTraining, network: Classifier, previous: Predict | None) -> None:
-        seen["begun"] = {k: v.clone() for k, v in network.backbone.state_dict().items()}
         begin(objective, network, previous)
         assert previous is not None
         images = objective.problem.images[objective.problem.unlabelled]
         assert torch.equal(previous(images), seen["first"].predict(images).p)
+
+    def started(training: Training, previous: Predict | None) -> None:
+        """After it, the network and its average have these backbones."""
+        begin_stage(training, previous)
+        if isinstance(training.objective, SelfTraining):
+            for name, network in (("network", training.network), ("average", training.model)):
+                seen[name] = {k: v.clone() for k, v in network.backbone.state_dict().items()}
 
     def kept(job: pipeline.Job, network: Classifier, number: int) -> Model:
         made = model(job, network, number)
@@ -127,6 +134,7 @@ def test_it_continues_from_the_features_and_predictions_of_the_stage_before(
         return made
 
     monkeypatch.setattr(SelfTraining, "begin", noted)
+    monkeypatch.setattr(Training, "begin", started)
     monkeypatch.setattr(pipeline.Job, "model", kept)
     problem, truth = toy.labelled_set(flip=True).split(known=0.5, labelled=0.5, seed=0)
     options = Options(epochs=1, novel=problem.n_novel, device="cpu", method="pu-self-training")
@@ -135,7 +143,9 @@ def test_it_continues_from_the_features_and_predictions_of_the_stage_before(
         given, options, {"kind": "arrays"}, tmp_path / "run", backbone=toy.backbone(), quiet=True
     )
     first = seen["first"].network.backbone.state_dict()
-    assert all(torch.equal(first[name], value) for name, value in seen["begun"].items())
+    for which in ("network", "average"):
+        assert seen[which].keys() == first.keys()
+        assert all(torch.equal(first[name], value) for name, value in seen[which].items())
     # Muon is for networks with a normalisation after each convolution, which a user's may not have.
     assert {own["optimiser"] for own in run.config["settings"].values()} == {"adam"}
     # A flipped image shows the same thing here, so a loaded model uses flip test-time augmentation.

@@ -5,7 +5,7 @@ The matrix is sized by the number of classes, never by what happened to be predi
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,17 @@ def evaluate(
         "ari": float(adjusted_rand_score(true, predicted)),
         "ordered": ordered,
     }
+
+
+def evaluate_labels(
+    true: Sequence[Any], predicted: ArrayLike, known: Sequence[Any], *, n_ids: int, ordered: bool = True
+) -> dict[str, Any]:
+    """`evaluate` for true classes by name: those that are not among the `known` ones are novel."""
+    novel = sorted({*true} - {*known}, key=str)
+    ids = {name: i for i, name in enumerate([*known, *novel])}
+    n_known, n_classes = len(known), len(ids)
+    true = [ids[name] for name in true]
+    return evaluate(true, predicted, n_known=n_known, n_classes=n_classes, n_ids=n_ids, ordered=ordered)
 
 
 def headline(result: Mapping[str, Any]) -> Scores:
