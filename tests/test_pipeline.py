@@ -217,11 +217,12 @@ def test_a_changed_setting_changes_the_run(tmp_path: Path) -> None:
         {},
         {"discover": 3, "uda": 4},
         {"discover": {}},
+        {"discover": {}, "uda": {}},
         {"discover": {"unheard of": 1}, "uda": {}},
         {"discover": {"batch": "many"}, "uda": {}},
         {"discover": {}, "uda": {"temperature": 0.0}},
     ],
-    ids=["nothing", "numbers", "one stage", "unknown", "other type", "out of limits"],
+    ids=["nothing", "numbers", "one stage", "no values", "unknown", "other type", "out of limits"],
 )
 def test_recorded_settings_that_do_not_fit_are_refused(
     recorded: dict[str, Any], finished: Finished, tmp_path: Path

@@ -214,9 +214,11 @@ class Job:
         recorded = run.config["settings"]
         try:
             settings = {stage.name: stage.settings(**recorded[stage.name]) for stage in system.stages}
-            for own in settings.values():
+            for name, own in settings.items():
                 own.with_values(asdict(own))
-        except (TypeError, KeyError, UserError):
+                if asdict(own).keys() != recorded[name].keys():
+                    raise KeyError
+        except (TypeError, KeyError, AttributeError, UserError):
             raise UserError(
                 f"{run.path / 'config.json'} does not fit this version of openldn; train again"
             ) from None
@@ -359,7 +361,7 @@ class Job:
             write_json(file, {"n_novel": min(n_novel, n)})
         try:
             n_novel = int(read_json(file, hint)["n_novel"])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise UserError(f"{file} is damaged: {hint}") from None
         self.watch.said(f"novel classes: {n_novel} (estimated; --novel N overrules)")
         return n_novel

@@ -122,11 +122,13 @@ def test_it_continues_from_the_features_and_predictions_of_the_stage_before(
         assert torch.equal(previous(images), seen["first"].predict(images).p)
 
     def started(training: Training, previous: Predict | None) -> None:
-        """After it, the network and its average have these backbones."""
+        """After it, the network and its average have these backbones, and the same head."""
         begin_stage(training, previous)
         if isinstance(training.objective, SelfTraining):
             for name, network in (("network", training.network), ("average", training.model)):
                 seen[name] = {k: v.clone() for k, v in network.backbone.state_dict().items()}
+            heads = (network.head.state_dict() for network in (training.network, training.model))
+            assert all(torch.equal(a, b) for a, b in zip(*(head.values() for head in heads), strict=True))
 
     def kept(job: pipeline.Job, network: Classifier, number: int) -> Model:
         made = model(job, network, number)
