@@ -3,12 +3,13 @@
 import io
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from openldn import progress, systems
+from openldn import pipeline, progress, systems
 from openldn.maths import metrics
 from openldn.progress import Bar, Lines, Watcher, watcher
 
@@ -71,11 +72,17 @@ def test_accuracies_are_cut_before_the_bar(width: int, stage: str, clock: list[f
     assert len(line) <= width
 
 
-def test_losses_that_are_diagnostics_are_not_shown(clock: list[float]) -> None:
-    values = {"ce": 0.5, "omega_gradient": 3.0, "similarity_auc": 0.9, "pseudo_labels": 7.0, "refreshed": 1.0}
-    [line] = shown(120, "discover", values, clock, evaluated=False)
-    assert "ce 0.50" in line
-    assert not re.search("omega|similarity|pseudo_|refreshed", line)
+def test_diagnostics_are_logged_but_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = set[str]()
+
+    class Recorder(Watcher):
+        def stepped(self, progress: float, step: int, losses: Mapping[str, float]) -> None:
+            names.update(losses)
+
+    monkeypatch.setattr(pipeline, "watcher", lambda quiet: Recorder())
+    run = pipeline.train("digits", method="openldn", epochs=0.2, out=tmp_path / "run", device="cpu")
+    assert names == {"ce", "pseudo", "pair", "entropy"}
+    assert names | {"similarity_auc", "omega_gradient"} <= run.metrics()[0].keys()
 
 
 def test_an_evaluation_after_a_stage_is_a_line(clock: list[float]) -> None:

@@ -66,7 +66,8 @@ def bfloat16_gain(size: int = 256, seconds: float = 0.2) -> float:
     """Speed of matrix products in bfloat16 on the CPU, in units of float32.
 
     Some CPUs have instructions for it, others take a hundred times as long. The best of many turns, by
-    the time of this thread, so that other load does not matter; and once, so that all runs of a process are alike.
+    the time of this thread, so that other load does not matter; and once, so that all runs of a process are
+    alike.
     """
     a = torch.randn(size, size, generator=torch.Generator())  # does not move the global generator
     best = {torch.float32: math.inf, torch.bfloat16: math.inf}

@@ -31,7 +31,7 @@ class Watcher:
     def opened(self, run: Path) -> None: ...
     def said(self, line: str) -> None: ...
     def started(self, stage: str, progress: float, step: int) -> None: ...
-    def stepped(self, progress: float, step: int, values: Mapping[str, float]) -> None: ...
+    def stepped(self, progress: float, step: int, losses: Mapping[str, float]) -> None: ...
     def evaluated(self, evaluation: Mapping[str, Any]) -> None: ...
     def ended(self, finished: bool) -> None: ...
 
@@ -105,10 +105,10 @@ class Bar(Watcher):
         bar.start()
         self.training = bar, task
 
-    def stepped(self, progress: float, step: int, values: Mapping[str, float]) -> None:
+    def stepped(self, progress: float, step: int, losses: Mapping[str, float]) -> None:
         if self.training is not None:
             bar, task = self.training
-            bar.update(task, completed=progress, step=step, losses=_short(values))
+            bar.update(task, completed=progress, step=step, losses=_short(losses))
 
     def evaluated(self, evaluation: Mapping[str, Any]) -> None:
         """In the bar, or, when the stage is over, on a line."""
@@ -133,7 +133,7 @@ class Lines(Watcher):
         self.last = self.since = time.monotonic()
         self.counting: tuple[str, float] | None = None
         self.stage, self.began, self.progress, self.step = "", 0.0, 0.0, 0
-        self.values: dict[str, float] = {}
+        self.losses: Mapping[str, float] = {}
 
     def counted(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
@@ -152,11 +152,11 @@ class Lines(Watcher):
 
     def started(self, stage: str, progress: float, step: int) -> None:
         self.stage, self.began, self.since = stage, progress, time.monotonic()
-        self.progress, self.step, self.values = progress, step, {}
+        self.progress, self.step, self.losses = progress, step, {}
         self.said(f"{stage}: {'starts' if step == 0 else f'goes on at step {step}'}")
 
-    def stepped(self, progress: float, step: int, values: Mapping[str, float]) -> None:
-        self.progress, self.step, self.values = progress, step, self.values | dict(values)
+    def stepped(self, progress: float, step: int, losses: Mapping[str, float]) -> None:
+        self.progress, self.step, self.losses = progress, step, losses
         if time.monotonic() - self.last > self.every:
             self._report("")
 
@@ -173,7 +173,7 @@ class Lines(Watcher):
 
     def _report(self, accuracies: str) -> None:
         left = _duration(_left(self.since, self.began, self.progress))
-        losses = f", {short}" if (short := _short(self.values)) else ""
+        losses = f", {short}" if (short := _short(self.losses)) else ""
         self.said(f"{self.stage}: {self.progress:.0%}, step {self.step}, {left} left{accuracies}{losses}")
 
 
@@ -203,7 +203,5 @@ def _duration(seconds: float | None) -> str:
     return f"{minutes}:{rest:02}" if minutes else f"{rest} s"
 
 
-def _short(values: Mapping[str, float]) -> str:
-    """The losses alone; diagnostics are in the log."""
-    hidden = ("pseudo_", "omega_", "similarity_", "refreshed", "weight_", "temperature", "uncertainty")
-    return " ".join(f"{name} {value:.2f}" for name, value in values.items() if not name.startswith(hidden))
+def _short(losses: Mapping[str, float]) -> str:
+    return " ".join(f"{name} {value:.2f}" for name, value in losses.items())

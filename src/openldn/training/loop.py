@@ -261,12 +261,10 @@ def train(
             log = last or int(100 * clock.progress) > int(100 * progress)
             if log or save or losses.unread >= read_every:
                 losses.read()
-                shown = losses.means()
+                watcher.stepped(clock.progress, clock.step, losses.means())
                 if log:
-                    shown |= training.objective.diagnostics()
-                    run.log({**where(), **shown})
+                    run.log({**where(), **losses.means(), **training.objective.diagnostics()})
                     losses.forget()
-                watcher.stepped(clock.progress, clock.step, shown)
             if training.end_of_round(clock):
                 with clock.passes:
                     training.next_round(clock)
