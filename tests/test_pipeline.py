@@ -657,3 +657,18 @@ def test_a_run_that_found_nothing_novel_warns(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Model, "probabilities", lambda self, images: torch.eye(6)[[0] * len(images)])
     with pytest.warns(OpenLDNWarning, match="no image was predicted to be novel"):
         start(tmp_path / "run", method="openldn-uda")
+
+
+@pytest.mark.parametrize(("method", "budget"), [("orca", 12_000), ("dtc", 9_000), ("trssl", 6_000)])
+def test_a_refresh_that_exhausts_the_budget_ends_the_stage_properly(
+    method: str, budget: float, tmp_path: Path
+) -> None:
+    """With a checkpoint of its last step and a line in the log."""
+    run = openldn.train(
+        "digits", method=method, budget=budget, out=tmp_path / "run", device="cpu", quiet=True
+    )
+    stage = systems.find(method).stages[-1].name
+    [file] = (run.path / "checkpoints").glob(f"*-{stage}.safetensors")
+    lines = [line for line in run.metrics() if line["phase"] == stage]
+    assert run.load_state(file.stem)["step"] == lines[-1]["step"]  # type: ignore[index]
+    assert sum("protocols" in line for line in lines) == 1

@@ -5,7 +5,7 @@ import operator
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -99,7 +99,7 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         custom = self.backbone if isinstance(self.backbone, nn.Module) else None
         options = self._options()
-        check(options)
+        options = replace(options, method=check(options).name)  # the name of today
         given = reading.read_arrays(
             X,
             y,
@@ -146,7 +146,7 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Accuracy in [0, 1]: known classes by name, novel ones by the best matching (protocol `anchored`).
 
         The names of novel classes are arbitrary, so their plain accuracy would mean nothing. A label in `y`
-        that is not a known class is a novel one.
+        that is not a known class is a novel one; unlabelled rows (-1, "" or None) are left out.
         """
         if sample_weight is not None:
             raise UserError("score takes no sample_weight; leave it out")
@@ -156,8 +156,9 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise UserError(
                 f"there are {len(predicted)} images but labels of shape {true.shape}; give one each"
             )
+        rows = [i for i, label in enumerate(true.tolist()) if label not in (UNLABELLED, "", None)]
         known, n_ids = self.classes_[: self.n_known_].tolist(), len(self.classes_)
-        result = metrics.evaluate_labels(true.tolist(), predicted, known, n_ids=n_ids)
+        result = metrics.evaluate_labels(true[rows].tolist(), predicted[rows], known, n_ids=n_ids)
         return float(result["protocols"]["anchored"]["all"]) / 100
 
     def save(self, path: str | Path) -> None:

@@ -119,6 +119,11 @@ OF_NAMED_SETS = ("known", "labelled", "images", "data_dir")  # these do not appl
 # --------------------------------------------------------------------------- values and their types
 
 
+def plain(value: Any) -> Any:
+    """A number of numpy's as a plain one; anything else as it is."""
+    return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
+
+
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of an annotated type; whole numbers are floats too, truth values are not numbers."""
     if get_origin(hint) in (Union, types.UnionType):

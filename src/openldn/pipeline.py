@@ -26,7 +26,7 @@ from openldn.methods.openldn import DISCOVER
 from openldn.model import Model, new_network
 from openldn.nets import backbones
 from openldn.nets.classifier import Classifier, infer, n_features
-from openldn.options import Options, PresetName
+from openldn.options import Options, PresetName, plain
 from openldn.progress import Watcher, watcher
 from openldn.run import Run
 from openldn.training import loop, pretraining
@@ -53,11 +53,13 @@ def train(
     `labels` is a CSV file of `image,label`. `choices` are fields of `Options`, or settings of the system:
     `train("digits", method="orca", epochs=5, margin=0.5)`.
     """
-    choices = {name: str(value) if isinstance(value, Path) else value for name, value in choices.items()}
+    choices = {
+        name: str(value) if isinstance(value, Path) else plain(value) for name, value in choices.items()
+    }
     settings = {name: choices.pop(name) for name in choices.keys() - {f.name for f in fields(Options)}}
     options = replace(options or Options(), **choices)
     options = replace(options, settings={**options.settings, **settings})
-    check(options)
+    options = replace(options, method=check(options).name)  # the name of today
     source = reading.describe(data, labels, options)
     name = f"{Path(data).resolve().name}-{options.method}"
     path = Path(out) if out is not None else _free(Path("runs") / name)
@@ -78,7 +80,8 @@ def resume(path: str | Path, *, quiet: bool = False) -> Run:
             f"{path} was begun from arrays in Python, which are not kept in a run; "
             "go on with it there: OpenLDN(..., out=path).fit(X, y) with the same arrays and settings"
         )
-    given = reread(run, watcher(quiet).counted)
+    with _naming(run):
+        given = reread(run, watcher(quiet).counted)
     return go_on(run, given.problem, given.truth, quiet=quiet)
 
 
@@ -87,8 +90,12 @@ def check(options: Options) -> System:
     options.check()
     system = systems.find(options.method)
     system.settings(options)
+    if options.epochs is not None and not system.trained:
+        raise UserError(f"{system.name} trains nothing; leave out --epochs")
     if options.backbone is not None:
         backbones.builder(options.backbone)
+        if all(stage.backbone for stage in system.stages):
+            raise UserError(f"{system.name} has a backbone of its own; leave out --backbone")
     device.pick(options.device)
     return system
 
@@ -213,7 +220,7 @@ class Job:
         system = systems.find(options.method)
         recorded = run.config["settings"]
         try:
-            settings = {stage.name: stage.settings(**recorded[stage.name]) for stage in system.stages}
+            settings = {stage.name: stage.settings(**recorded[stage.name]) for stage in system.trained}
             for name, own in settings.items():
                 own.with_values(asdict(own))
                 if asdict(own).keys() != recorded[name].keys():
@@ -242,11 +249,14 @@ class Job:
             network = made
             if stage.objective is not None:
                 training = loop.Training(stage, self.problem, network, self.settings[stage.name])
-                if stage.pretraining and self.backbone is None:
+                # What code outside this package does is not in the key.
+                cached = stage.pretraining and self.backbone is None
+                cached = cached and stage.objective.__module__.startswith("openldn.")
+                if cached:
                     cache_key = self.cache_key(cache_key, stage, network, budget)
                     pretraining.fetch(self.run, f"{number}-{stage.name}", cache_key)
                 spent += self.trained(training, number, budget, model).passes.total
-                if stage.pretraining and self.backbone is None:
+                if cached:
                     pretraining.keep(self.run, f"{number}-{stage.name}", cache_key)
                 network = training.model
             if not stage.pretraining:
@@ -308,7 +318,7 @@ class Job:
     def model(self, network: Classifier, number: int) -> Model:
         """The network with its predictor, fitted to the images at hand."""
         stage, problem = self.system.stages[number - 1], self.problem
-        predictor = stage.predictor(self.settings[stage.name])
+        predictor = stage.predictor(self.settings.get(stage.name))
         predictor.fit(lambda images: infer(network, images), problem, self.options.seed)
         return Model(
             network=network,

@@ -25,7 +25,7 @@ from openldn.maths.metrics import headline
 
 
 class Watcher:
-    """Nobody looks on; base of those who do: a progress bar, lines, a test."""
+    """Shows nothing; base of the displays."""
 
     def counted(self, what: str, done: int, total: int) -> None: ...
     def opened(self, run: Path) -> None: ...
@@ -162,10 +162,10 @@ class Lines(Watcher):
 
     def evaluated(self, evaluation: Mapping[str, Any]) -> None:
         named = ", ".join(f"{name} {value:.1f}" for name, value in headline(evaluation).items())
-        if self.progress < 1:
+        if self.stage and self.progress < 1:
             self._report(f", {named}")
         else:
-            self.said(f"{self.stage}: {named}")
+            self.said(f"{self.stage or 'nothing to train'}: {named}")
 
     def ended(self, finished: bool) -> None:
         how = "done" if finished else "stopped"

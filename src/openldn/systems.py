@@ -49,17 +49,24 @@ SYSTEMS: dict[str, System] = {
 FORMER_NAMES = {"rest-refine": "pu-self-training", "rest": "pu-clustering"}
 
 
+_BUILT_IN = frozenset(SYSTEMS)
+
+
 def register(system: System) -> System:
-    """Adds a system, under a name that no other has."""
-    if "+" in system.name or SYSTEMS.setdefault(system.name, system) != system:
+    """Adds a system, or replaces one that was added before."""
+    if "+" in system.name or system.name in _BUILT_IN:
         raise UserError(f"a system cannot be called {system.name!r}: the name is taken or has a +")
+    SYSTEMS[system.name] = system
     return system
 
 
 def load_plugins() -> None:
-    """Registers the systems of installed packages."""
+    """Registers the systems of installed packages; one that cannot be imported is left out."""
     for entry in entry_points(group="openldn.systems"):
-        register(entry.load())
+        try:
+            register(entry.load())
+        except Exception as e:  # someone else's code
+            warnings.warn(f"the system {entry.name} cannot be used: {e}", OpenLDNWarning, stacklevel=2)
 
 
 def find(name: str) -> System:
@@ -73,10 +80,10 @@ def find(name: str) -> System:
         load_plugins()
     if first not in SYSTEMS or (plus and then not in CLOSED_WORLD):
         close = difflib.get_close_matches(name, SYSTEMS, n=1)
-        hint = f"perhaps you meant {close[0]}: " if close else ""
+        meant = f"perhaps you meant {close[0]}" if close else f"choose one of {', '.join(SYSTEMS)}"
         raise UserError(
-            f"there is no system {name!r}; {hint}choose one of {', '.join(SYSTEMS)}, or one of them followed "
-            f"by +{' or +'.join(CLOSED_WORLD)}"
+            f"there is no system {name!r}; {meant}, or one of these followed by "
+            f"+{' or +'.join(CLOSED_WORLD)}: `openldn systems` lists all"
         )
     system = SYSTEMS[first]
     if not plus:

@@ -712,3 +712,21 @@ def test_views_and_torch_work_in_a_forked_child() -> None:
     """Neither our threads nor those of OpenMP survive a fork."""
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=100)
     assert done.stdout == "fine\n", done.stderr
+
+
+def test_threads_to_come_keep_their_number_of_threads() -> None:
+    """The pool for views limits its own threads, not those of the program."""
+    code = """
+import threading, torch
+from openldn.data.views import views
+from openldn.data.draws import keys_of
+import numpy as np
+torch.set_num_threads(2)
+views(torch.zeros(8, 3, 32, 32, dtype=torch.uint8), ("weak",), True, keys_of(0, np.arange(8)))
+seen = []
+thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+thread.start()
+thread.join()
+assert (torch.get_num_threads(), *seen) == (2, 2), seen
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

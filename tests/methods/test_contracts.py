@@ -103,7 +103,7 @@ class Runs:
                     "novel": problem.n_novel,
                     "device": "cpu",
                     "precision": "float32",
-                    "settings": {"batch": 24},
+                    "settings": {"batch": 24} if systems.find(self.method).trained else {},
                     "evaluations": 3,
                     **choices,
                 }
@@ -134,7 +134,7 @@ class Runs:
         """A run that is long enough, on images with little noise."""
         budget = (SHORTER | LONGER).get(self.method, 20_000)
         batch = 48 if self.method in LONGER else 24
-        settings = {"settings": {"batch": batch}}
+        settings = {"settings": {"batch": batch}} if systems.find(self.method).trained else {}
         return self.train("solved", *toy.split(noise=8.0), budget=budget, evaluations=1, **settings)
 
     @property
@@ -318,7 +318,7 @@ def test_every_setting_is_recorded(method: str, runs: Callable[[str], Runs]) -> 
     assert run.config["system"] == system.name
     recorded = run.config["settings"]
     assert recorded == {name: asdict(own) for name, own in system.settings(run.options).items()}
-    assert {own["batch"] for own in recorded.values()} == {24}  # as it was set
+    assert {own["batch"] for own in recorded.values()} <= {24}  # as it was set
 
 
 @EVERY

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
+from threading import Barrier
 
 import numpy as np
 import torch
@@ -60,7 +61,14 @@ def _in_threads(make: Callable[[slice], None], n: int, values: int) -> None:
 @cache
 def _threads(process: int) -> ThreadPoolExecutor:
     """The threads of a process: a forked child does not inherit those of its parent."""
-    return ThreadPoolExecutor(workers.count(), "views", torch.set_num_threads, (1,))
+    n = torch.get_num_threads()
+    threads = ThreadPoolExecutor(workers.count(), "views", torch.set_num_threads, (1,))
+    started = Barrier(workers.count() + 1)
+    for _ in range(workers.count()):
+        threads.submit(started.wait)
+    started.wait()
+    torch.set_num_threads(n)  # theirs has become the default for all threads to come
+    return threads
 
 
 # Nor does it inherit the OpenMP threads of torch, which waits for them for ever unless it is told to use one.

@@ -3,7 +3,7 @@
 A network with parameters θ takes one step on an inner loss that also depends on ω, and an outer loss
 judges where it arrives:
 
-    θ'(ω) = θ − α ∇θ inner(u(θ), ω)          u(θ): what the network says of the batch
+    θ'(ω) = θ − α ∇θ inner(u(θ), ω)          u(θ): the outputs of the network on the batch
     J(ω)  = outer(θ'(ω))
 
 With v = ∇outer(θ'), the chain rule gives

@@ -49,6 +49,7 @@ class TRSSL(Objective):
         super().__init__(problem, network, settings)
         self.register_buffer("temperatures", torch.full((len(problem.images),), Cosine.temperature))
         self.sinkhorn = SinkhornQueue(problem.n_classes)
+        self.refresh_passes = float(settings.uncertainty_views)
 
     @torch.no_grad()
     def refresh(self, average: Classifier, progress: float) -> None:

@@ -222,7 +222,8 @@ def train(
         torch.manual_seed(mixed_seed(seed, number))
         with clock.passes:
             training.begin(previous)
-        training.refresh_cost = clock.passes.total  # a first guess
+        guess = training.objective.refresh_passes * len(training.problem.unlabelled)
+        training.refresh_cost = max(clock.passes.total, guess)
     losses.last_good = clock.step
 
     started = last_save = time.monotonic()
@@ -255,6 +256,10 @@ def train(
             clock.step += 1
             clock.last_cost = clock.passes.total - spent
             clock.steps_cost += clock.last_cost
+            if training.end_of_round(clock):
+                with clock.passes:
+                    training.next_round(clock)
+                batches = None
 
             last = clock.expired
             save = last or time.monotonic() - last_save > save_every
@@ -265,10 +270,6 @@ def train(
                 if log:
                     run.log({**where(), **losses.means(), **training.objective.diagnostics()})
                     losses.forget()
-            if training.end_of_round(clock):
-                with clock.passes:
-                    training.next_round(clock)
-                batches = None
             crossed = int(evaluations * clock.progress) > int(evaluations * progress)
             if evaluate is not None and crossed and not last:
                 training.resize(clock.progress)

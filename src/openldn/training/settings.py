@@ -5,6 +5,7 @@ by name, and `config.json` records every one that was used.
 """
 
 import inspect
+import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,7 +13,7 @@ from dataclasses import Field, dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Self, dataclass_transform, get_type_hints
 
 from openldn.errors import UserError
-from openldn.options import PresetName, described, fits, parsed
+from openldn.options import PresetName, described, fits, parsed, plain
 
 Schedule = Literal["constant", "linear", "warm-up"]
 OptimiserName = Literal["adam", "muon"]
@@ -50,7 +51,7 @@ class Settings(Frozen):
     schedule: Schedule = "warm-up"
     """Learning rate: constant; linear (down to 0); warm-up (up over the first tenth, then linear)."""
     optimiser: OptimiserName = "muon"
-    """adam, or muon for convolutions that are followed by a normalisation (and adam for the rest)."""
+    """adam, or muon for convolutions that are followed by a normalisation (adam for all other weights)."""
 
     @classmethod
     def of_preset(cls, preset: PresetName) -> Self:
@@ -80,6 +81,7 @@ class Settings(Frozen):
             if isinstance(value, str):
                 with suppress(ValueError):
                     value = parsed(value, hints[name])
+            value = plain(value)
             if not fits(value, hints[name]):
                 raise UserError(f"{name}={value!r} cannot be used; give {described(hints[name])}")
             converted[name] = value
@@ -91,7 +93,9 @@ class Settings(Frozen):
         """An error if a value makes no sense."""
         for field in fields(self):
             value = getattr(self, field.name)
-            low, high = LIMITS.get(field.name, (-float("inf"), float("inf")))
+            owner = next(c for c in type(self).__mro__ if field.name in vars(c).get("__annotations__", {}))
+            ours = owner.__module__.startswith("openldn.")  # a setting of another package has its own meaning
+            low, high = LIMITS[field.name] if ours and field.name in LIMITS else (-math.inf, math.inf)
             if type(value) in (int, float) and not low <= value <= high:
                 raise UserError(
                     f"{field.name}={value} cannot be used; give a number from {low:g} to {high:g}"

@@ -36,6 +36,8 @@ class Objective(nn.Module):
     """Whether predictions come from the moving average of the network."""
     refresh_at_start: bool = False
     """Whether the first of the `settings.refreshes` comes before the first step."""
+    refresh_passes: float = 1.0
+    """A first guess at the cost of a refresh: image passes per unlabelled image."""
 
     def __init__(self, problem: Problem, network: Classifier, settings: Any):
         super().__init__()
@@ -61,7 +63,7 @@ class Objective(nn.Module):
         """Called after the optimiser's step, with the progress before it."""
 
     def refresh(self, average: Classifier, progress: float) -> None:
-        """Called `settings.refreshes` times, evenly over the stage, to look at all images."""
+        """Called `settings.refreshes` times, evenly spaced, for updates that need a pass over all images."""
 
     def diagnostics(self) -> dict[str, float]:
         """Logged beside the losses."""
@@ -81,7 +83,7 @@ class Stage:
     """What the network has outputs for."""
     head: HeadBuilder = Linear
     predictor: Callable[[Any], Predictor] = Argmax
-    """Built from the settings."""
+    """Built from the settings, which count when it is fitted; what predictions need is in its state."""
     continues: bool = False
     """Whether the backbone starts from the stage before."""
     evaluations: int = 1
@@ -112,12 +114,17 @@ class System:
     def settings(self, options: Options) -> dict[str, Settings]:
         """The settings of each stage, by its name: the preset's, changed as the options say."""
         given = self._assigned(options.settings)
+        lengths = {name for own in given.values() for name in own} & {"epochs", "least_images"}
+        if options.budget is not None and lengths:
+            raise UserError(f"{min(lengths)} and a budget both say how long to train; give one of them")
         epochs, least = LENGTH[options.preset]
+        whole = sum(stage.share for stage in self.trained)
         found = {}
-        for stage in self.stages:
+        for stage in self.trained:
             settings = stage.settings.of_preset(options.preset)
             if options.epochs is not None:
-                settings = replace(settings, epochs=stage.share * options.epochs, least_images=0)
+                share = stage.share / whole
+                settings = replace(settings, epochs=share * options.epochs, least_images=0)
             elif options.budget is not None:
                 settings = replace(settings, epochs=None, least_images=None)
             elif settings.epochs is None:
@@ -127,10 +134,15 @@ class System:
             found[stage.name] = settings.with_values(given[stage.name])
         return found
 
+    @property
+    def trained(self) -> list[Stage]:
+        """The stages that train something."""
+        return [stage for stage in self.stages if stage.objective is not None]
+
     def _assigned(self, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Each value with the stages it is for: NAME is for all that have it, STAGE.NAME for one."""
-        assigned: dict[str, dict[str, Any]] = {stage.name: {} for stage in self.stages}
-        names = {stage.name: [f.name for f in fields(stage.settings)] for stage in self.stages}
+        assigned: dict[str, dict[str, Any]] = {stage.name: {} for stage in self.trained}
+        names = {stage.name: [f.name for f in fields(stage.settings)] for stage in self.trained}
         for qualified, value in sorted(values.items(), key=lambda item: "." in item[0]):
             stage, dot, name = qualified.rpartition(".")
             of = [stage] if dot else [*names]
@@ -138,7 +150,7 @@ class System:
             if not of:
                 there = dict.fromkeys(name for own in names.values() for name in own)
                 raise UserError(
-                    f"{self.name} has no setting {qualified!r}; it has {', '.join(there)}"
+                    f"{self.name} has no setting {qualified!r}; it has {', '.join(there) or 'none'}"
                     + (f" (stages: {', '.join(names)})" if dot else "")
                 )
             for stage in of:
