@@ -78,9 +78,11 @@ def train(
 ) -> None:
     """Trains on a folder of images, a CSV file of them, or a named data set.
 
+    In a folder, DATA/<class>/* are labelled and DATA/unlabelled/* are not; or
+    --labels says which are.
+
     Args:
-        source: A folder, a CSV file of image,label, or a name that `openldn datasets` lists. In a folder,
-            DATA/<class>/* are labelled and DATA/unlabelled/* are not; or --labels says which are.
+        source: A folder, a CSV file of image,label, or a named data set (see `openldn datasets`).
         data: Which images, and which of them are labelled.
         system: What to train.
         training: How long to train, and on what.
@@ -195,7 +197,7 @@ def datasets(data_dir: DataDir = None, get: Annotated[str | None, shown_as("NAME
     _print(table)
 
 
-def systems(name: Annotated[str | None, Positional, shown_as("NAME")] = None, /) -> None:
+def systems(name: Annotated[str | None, Positional, shown_as("[NAME]")] = None, /) -> None:
     """Lists the systems, or shows one: its paper, stages and hyperparameters.
 
     Args:
@@ -272,8 +274,7 @@ def bench(
         per_image: Budget in image passes (forward 1, backward 2) per training image, including pretraining.
         images: Use only N training images, the same number of each class.
         only: Only these systems.
-        novel_share: Share of images that systems reject as novel if they know the known classes alone: the
-            expected one under equal class frequencies (prior), or the true one (oracle), which nobody knows.
+        novel_share: How many images are rejected as novel: prior, as expected; oracle, the true share.
         jobs: Runs at a time, each on its share of the cores.
         data_dir: The folder that named data sets are kept in.
         out: Folder of the runs.
