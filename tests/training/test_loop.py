@@ -136,6 +136,7 @@ class Plain(settings.Settings):
 
     batch: int = 20
     optimiser: settings.OptimiserName = "adam"
+    ema_share: float = 0.05
 
 
 class Refreshing(Plain):

@@ -130,7 +130,7 @@ class Training:
         self.optimiser.step(lr)
         self.objective.after_step(self.network, batch, progress)
         if self.average is not None:
-            horizon = getattr(self.settings, "ema_share", 0.05) * clock.expected_steps
+            horizon = self.settings.ema_share * clock.expected_steps  # type: ignore[attr-defined]
             horizon = min(horizon, getattr(self.settings, "ema_steps", math.inf))
             # A network that continues is itself the first of those that are averaged.
             self.average.update(self.network, clock.step + self.stage.continues, horizon)

@@ -30,7 +30,11 @@ class Frozen:
 
 
 class Settings(Frozen):
-    """What every stage has."""
+    """What every stage has.
+
+    The loop also reads `refreshes`, `weight_decay`, `progressive_resizing`, `ema_share` and `ema_steps` of a
+    stage that has them. A moving average needs `ema_share`.
+    """
 
     paper: ClassVar[Mapping[str, Any]] = {
         "batch": 256,
