@@ -10,15 +10,13 @@ import torch
 from torch import Tensor
 
 from openldn.data.batches import Batch
-from openldn.data.problem import Problem
 from openldn.maths.k_means import semi_supervised
 from openldn.maths.losses import contrast, supervised_contrast
 from openldn.methods import simclr
 from openldn.nets.classifier import Classifier
-from openldn.nets.heads import projector
 from openldn.nets.predictors import KMeans
 from openldn.training import settings
-from openldn.training.stage import Losses, Objective, Stage, System
+from openldn.training.stage import Losses, Stage, System
 
 
 class Settings(settings.Settings):
@@ -32,16 +30,10 @@ class Settings(settings.Settings):
     """Of the unsupervised contrastive loss."""
 
 
-class GCD(Objective):
+class GCD(simclr.Contrastive):
     """Two views of every image."""
 
-    labelled_views = unlabelled_views = ("crop_jitter", "crop_jitter")
     settings: Settings
-
-    def __init__(self, problem: Problem, network: Classifier, settings: Settings):
-        super().__init__(problem, network, settings)
-        d = network.head.in_features
-        self.projector = projector(d, d, 128)
 
     def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         a, b = self.projector(network(torch.cat(batch.views)).z).chunk(2)

@@ -5,6 +5,7 @@ and learns from labelled and unlabelled images alike.
 """
 
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -25,16 +26,21 @@ class Settings(settings.Settings):
     """Of the contrastive loss."""
 
 
-class SimCLR(Objective):
-    """Two views of every image, and a projector that is thrown away in the end."""
+class Contrastive(Objective):
+    """Base of contrastive objectives: two views of every image, and a projector thrown away in the end."""
 
     labelled_views = unlabelled_views = ("crop_jitter", "crop_jitter")
-    settings: Settings
 
-    def __init__(self, problem: Problem, network: Classifier, settings: Settings):
+    def __init__(self, problem: Problem, network: Classifier, settings: Any):
         super().__init__(problem, network, settings)
         d = network.head.in_features
         self.projector = projector(d, d, 128)
+
+
+class SimCLR(Contrastive):
+    """Two views of an image are positives, all other images are negatives."""
+
+    settings: Settings
 
     def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         a, b = self.projector(network(torch.cat(batch.views)).z).chunk(2)

@@ -8,14 +8,13 @@ import torch
 import torch.nn.functional as F
 
 from openldn.data.batches import Batch
-from openldn.data.problem import Problem
 from openldn.maths.losses import entropy_loss
 from openldn.methods import gcd, simclr
 from openldn.methods.gcd import contrasts
 from openldn.nets.classifier import Classifier
-from openldn.nets.heads import Cosine, projector
+from openldn.nets.heads import Cosine
 from openldn.training.schedules import linear_ramp
-from openldn.training.stage import Losses, Objective, Stage, System
+from openldn.training.stage import Losses, Stage, System
 
 
 class Settings(gcd.Settings):
@@ -31,16 +30,10 @@ class Settings(gcd.Settings):
     """Share of the stage over which that temperature falls."""
 
 
-class SimGCD(Objective):
+class SimGCD(simclr.Contrastive):
     """Two views of every image."""
 
-    labelled_views = unlabelled_views = ("crop_jitter", "crop_jitter")
     settings: Settings
-
-    def __init__(self, problem: Problem, network: Classifier, settings: Settings):
-        super().__init__(problem, network, settings)
-        d = network.head.in_features
-        self.projector = projector(d, d, 128)
 
     def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         y, l, settings = batch.y, len(batch.y), self.settings  # noqa: E741
