@@ -4,50 +4,21 @@
 them. The forward-mode level and the common base of batch-normalisation layers have no public name.
 """
 
-from collections.abc import Sequence
-
 import torch
 import torch.autograd.forward_ad as fwd
-from torch import Tensor, nn
+from torch import nn
 
 BatchNorm: type[nn.Module] = nn.modules.batchnorm._NormBase
+
+add_ = torch._foreach_add_  # x += scalar
+mul_ = torch._foreach_mul_  # x *= scalar
+div_ = torch._foreach_div_  # x /= scalar
+sqrt = torch._foreach_sqrt
+lerp_ = torch._foreach_lerp_  # x += weight (y - x)
+addcmul_ = torch._foreach_addcmul_  # x += scale y z
+addcdiv_ = torch._foreach_addcdiv_  # x += scale y / z
 
 
 def in_forward_mode() -> bool:
     """Whether forward-mode differentiation is under way in this process."""
     return fwd._current_level >= 0
-
-
-def add_(xs: Sequence[Tensor], scalar: float) -> None:
-    """X += scalar."""
-    torch._foreach_add_(list(xs), scalar)
-
-
-def mul_(xs: Sequence[Tensor], scalar: float) -> None:
-    """X *= scalar."""
-    torch._foreach_mul_(list(xs), scalar)
-
-
-def div_(xs: Sequence[Tensor], scalar: float) -> None:
-    """X /= scalar."""
-    torch._foreach_div_(list(xs), scalar)
-
-
-def sqrt(xs: Sequence[Tensor]) -> list[Tensor]:
-    """√x."""
-    return list(torch._foreach_sqrt(list(xs)))
-
-
-def lerp_(xs: Sequence[Tensor], ys: Sequence[Tensor], weight: float) -> None:
-    """X += weight (y - x)."""
-    torch._foreach_lerp_(list(xs), list(ys), weight)
-
-
-def addcmul_(xs: Sequence[Tensor], ys: Sequence[Tensor], zs: Sequence[Tensor], scale: float) -> None:
-    """X += scale y z."""
-    torch._foreach_addcmul_(list(xs), list(ys), list(zs), scale)
-
-
-def addcdiv_(xs: Sequence[Tensor], ys: Sequence[Tensor], zs: Sequence[Tensor], scale: float) -> None:
-    """X += scale y / z."""
-    torch._foreach_addcdiv_(list(xs), list(ys), list(zs), scale)

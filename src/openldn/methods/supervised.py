@@ -9,13 +9,8 @@ from openldn.data.problem import Problem
 from openldn.nets.classifier import Classifier
 from openldn.nets.predictors import RejectAndCluster
 from openldn.training.schedules import Composition, labelled_alone
-from openldn.training.settings import RejectingSettings
-from openldn.training.settings import Settings as PretrainingSettings
+from openldn.training.settings import RejectingSettings, Settings
 from openldn.training.stage import Losses, Objective, Stage, System
-
-
-class Settings(RejectingSettings):
-    """Of supervised training as a system."""
 
 
 class Supervised(Objective):
@@ -37,7 +32,7 @@ def last_stage_alone(problem: Problem, network: Classifier, settings: Any) -> Su
 PRETRAINING = Stage(
     name="supervised",
     objective=Supervised,
-    settings=PretrainingSettings,
+    settings=Settings,
     share=0.3,
     outputs="known",
     evaluations=0,
@@ -50,7 +45,7 @@ SYSTEM = System(
         Stage(
             name="supervised",
             objective=Supervised,
-            settings=Settings,
+            settings=RejectingSettings,
             outputs="known",
             predictor=RejectAndCluster,
         ),

@@ -135,7 +135,7 @@ class Training:
             # A network that continues is itself the first of those that are averaged.
             self.average.update(self.network, clock.step + self.stage.continues, horizon)
         if decay := getattr(self.settings, "weight_decay", 0.0):
-            trained = [p for p in self.network.parameters() if p.requires_grad]
+            trained: list[Tensor] = [p for p in self.network.parameters() if p.requires_grad]
             with torch.no_grad():
                 foreach.mul_(trained, 1 - decay * lr)
         return losses
