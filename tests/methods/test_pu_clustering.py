@@ -11,6 +11,7 @@ from openldn.maths.metrics import confusion, matched
 from openldn.methods.pu_clustering import (
     Augmented,
     ClusterTheRest,
+    Settings,
     known_probabilities,
     pu_losses,
     whitening,
@@ -24,7 +25,8 @@ P_LABELLED = torch.tensor(
 P_NOVEL = torch.tensor([0.0, 0.0, 0.0, 0.2, 0.5, 0.3])
 
 
-def test_the_optimum_of_the_loss_gives_the_probability_of_being_known() -> None:
+@pytest.mark.parametrize("w", [0.5, 1.5])
+def test_the_optimum_of_the_loss_gives_the_probability_of_being_known(w: float) -> None:
     """Descent on the expected loss over a table of logits, then Elkan and Noto's rule, against counting."""
     share = 0.4
     p_unlabelled = share * P_LABELLED.sum(0) + (1 - share) * P_NOVEL
@@ -34,24 +36,25 @@ def test_the_optimum_of_the_loss_gives_the_probability_of_being_known() -> None:
     def loss() -> torch.Tensor:
         steps.zero_grad()
         terms = [
-            pu_losses(logits[i : i + 1], torch.tensor([k]), logits[i : i + 1])
+            pu_losses(logits[i : i + 1], torch.tensor([k]), logits[i : i + 1], w)
             for k in range(2)
             for i in range(6)
         ]
-        labelled = sum(w * s["ce"] for w, s in zip(P_LABELLED.flatten(), terms, strict=True))
-        total = labelled + sum(w * s["unlabelled"] for w, s in zip(p_unlabelled, terms, strict=False))
+        labelled = sum(p * s["ce"] for p, s in zip(P_LABELLED.flatten(), terms, strict=True))
+        total = labelled + sum(p * s["unlabelled"] for p, s in zip(p_unlabelled, terms, strict=False))
         total.backward()  # type: ignore[union-attr]
         return total  # type: ignore[return-value]
 
     steps.step(loss)
-    found = known_probabilities(logits.detach(), torch.tensor(share))
+    found = known_probabilities(logits.detach(), torch.tensor(share), torch.tensor(w))
     expected = share * P_LABELLED.T / p_unlabelled[:, None]
     assert torch.allclose(found, expected, atol=2e-3)
 
 
 def test_probabilities_of_known_classes_sum_to_at_most_one() -> None:
     p = known_probabilities(
-        torch.tensor([[9.0, 0.0, -9.0], [0.0, 0.0, 200.0], [-200.0, 200.0, -200.0]]), torch.tensor(0.5)
+        torch.tensor([[9.0, 0.0, -9.0], [0.0, 0.0, 200.0], [-200.0, 200.0, -200.0]]),
+        *torch.tensor([0.5, 0.5]),
     )
     assert (p >= 0).all()
     assert (p.sum(dim=1) <= 1 + 1e-6).all()
@@ -97,7 +100,7 @@ def test_clusters_ignore_directions_that_augmentation_changes(early: bool) -> No
         made = z[rows] + torch.randn(len(rows), 3) * changed
         return Outputs(torch.rand(len(rows), 5), logits[rows], made) if early else Outputs(made, logits[rows])
 
-    predictor = ClusterTheRest()
+    predictor = ClusterTheRest(Settings())
     predictor.fit(outputs, problem, seed=0)
     u, true = problem.unlabelled, y[problem.unlabelled].numpy()
     p = predictor.probabilities(seen(u))

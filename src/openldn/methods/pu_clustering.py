@@ -35,8 +35,6 @@ from openldn.training import settings
 from openldn.training.schedules import Composition, oversampled
 from openldn.training.stage import Losses, Objective, Stage, System
 
-W = 0.5  # the weight w of the unlabelled images' loss
-
 
 class Settings(settings.Settings):
     """Of positive-unlabelled learning."""
@@ -56,6 +54,8 @@ class Settings(settings.Settings):
     """Early stopping: beyond this many passes the network memorises which images are labelled."""
     max_images: int = 3_000
     """Early stopping does not come before this many unlabelled images."""
+    unlabelled_weight: float = 0.5
+    """w: weight of the unlabelled images' loss."""
     oversampling: float = 3.0
     """Oversampling factor for labelled images (at most half a batch)."""
     progressive_resizing: bool = True
@@ -79,23 +79,23 @@ class PULearning(Objective):
     def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         logits = network(torch.cat([*batch.x, *batch.u])).logits
         labelled, unlabelled = logits.split([len(batch.y), len(batch.rows)])
-        return pu_losses(labelled, batch.y, unlabelled)
+        return pu_losses(labelled, batch.y, unlabelled, self.settings.unlabelled_weight)
 
 
-def pu_losses(labelled: Tensor, y: Tensor, unlabelled: Tensor) -> dict[str, Tensor]:
+def pu_losses(labelled: Tensor, y: Tensor, unlabelled: Tensor, w: float) -> dict[str, Tensor]:
     """Cross-entropy of labelled logits (l, K + 1), and of unlabelled ones against the last class."""
     last = torch.full((len(unlabelled),), unlabelled.shape[1] - 1, device=unlabelled.device)
-    return {"ce": F.cross_entropy(labelled, y), "unlabelled": W * F.cross_entropy(unlabelled, last)}
+    return {"ce": F.cross_entropy(labelled, y), "unlabelled": w * F.cross_entropy(unlabelled, last)}
 
 
-def known_probabilities(logits: Tensor, share: Tensor) -> Tensor:
+def known_probabilities(logits: Tensor, share: Tensor, w: Tensor) -> Tensor:
     """P(known class k | x) of unlabelled images, of which `share` is known.  (n, K + 1) -> (n, K)
 
     A finite network can overshoot what the densities allow, so the sum is at most one.
     """
     p = logits.softmax(dim=1)
     within_known, unlabelled = logits[:, :-1].softmax(dim=1), p[:, -1:]
-    return within_known * (share * W * (1 - unlabelled) / unlabelled.clamp_min(1e-6)).clamp(max=1)
+    return within_known * (share * w * (1 - unlabelled) / unlabelled.clamp_min(1e-6)).clamp(max=1)
 
 
 class ClusterTheRest(Predictor):
@@ -108,6 +108,10 @@ class ClusterTheRest(Predictor):
     unlabelled images, and then to a uniform prior, as images all together have.
     """
 
+    def __init__(self, settings: Any = None) -> None:
+        super().__init__(settings)
+        self.w = 0.0 if settings is None else settings.unlabelled_weight
+
     def fit(self, infer: Infer, problem: Problem, seed: int, sample: int = 3_000, n_views: int = 4) -> None:
         labelled, unlabelled = (
             infer(Part(problem.images, rows)) for rows in (problem.labelled, problem.unlabelled)
@@ -115,11 +119,13 @@ class ClusterTheRest(Predictor):
         prior = problem.class_prior()
         share = prior[: problem.n_known].sum()
         n_novel_images = max(problem.n_novel, round(len(unlabelled.logits) * (1 - float(share))))
-        novel = known_probabilities(unlabelled.logits, share).sum(dim=1).argsort()[:n_novel_images]
+        w = torch.tensor(self.w)
+        novel = known_probabilities(unlabelled.logits, share, w).sum(dim=1).argsort()[:n_novel_images]
         some = Part(problem.images, problem.unlabelled[novel[:: -(-len(novel) // sample)]])
         seen = [_early(infer(Augmented(some, problem.flip, keys=(seed, k)))) for k in range(n_views)]
         self.state = {
             "share": share,
+            "w": w,
             "mean": _early(labelled).mean(dim=0),
             "whitening": whitening(torch.stack(seen)),
         }
@@ -130,14 +136,14 @@ class ClusterTheRest(Predictor):
     def fits(self, state: Mapping[str, Tensor], n_outputs: int, n_known: int, n_novel: int) -> bool:
         return (
             n_outputs == n_known + 1
-            and {"share", "mean", "whitening", "centres", "correction"} <= state.keys()
+            and {"share", "w", "mean", "whitening", "centres", "correction"} <= state.keys()
             and state["centres"].shape == (n_novel, state["mean"].numel())
             and state["whitening"].shape == (state["mean"].numel(),) * 2
             and len(state["correction"]) == n_known + n_novel
         )
 
     def probabilities(self, outputs: Outputs) -> Tensor:
-        known = known_probabilities(outputs.logits, self.state["share"])
+        known = known_probabilities(outputs.logits, self.state["share"], self.state["w"])
         # Squared distances of unit vectors are at most 4: a temperature makes the nearest stand out.
         distance = torch.cdist(self._features(outputs), self.state["centres"]).square()
         novel = (1 - known.sum(dim=1, keepdim=True)) * (-distance / 0.1).softmax(dim=1)
