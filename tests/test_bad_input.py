@@ -358,7 +358,7 @@ def test_labels_in_python(here: Path, y: Any, mentions: tuple[str, ...]) -> None
         ({"n_novel": True}, ("True", "auto")),
         ({"n_novel": "many"}, ("'many'", "auto")),
         ({"n_novel": None}, ("None", "auto")),
-        ({"closed_world": "magic"}, ("magic", "openldn-m")),
+        ({"closed_world": "magic"}, ("magic", "openldn-mixmatch")),
         ({"backbone": "vgg"}, ("'vgg'", "resnet18")),
         ({"preset": "slow"}, ("'slow'", "fast")),
         ({"device": "abacus"}, ("'abacus'", "cpu")),

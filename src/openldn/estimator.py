@@ -99,7 +99,7 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         custom = self.backbone if isinstance(self.backbone, nn.Module) else None
         options = self._options()
-        options = replace(options, method=check(options).name)  # the name of today
+        options = replace(options, method=check(options).name)  # not a former name
         given = reading.read_arrays(
             X,
             y,

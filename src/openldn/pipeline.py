@@ -59,7 +59,7 @@ def train(
     settings = {name: choices.pop(name) for name in choices.keys() - {f.name for f in fields(Options)}}
     options = replace(options or Options(), **choices)
     options = replace(options, settings={**options.settings, **settings})
-    options = replace(options, method=check(options).name)  # the name of today
+    options = replace(options, method=check(options).name)  # not a former name
     source = reading.describe(data, labels, options)
     name = f"{Path(data).resolve().name}-{options.method}"
     path = Path(out) if out is not None else _free(Path("runs") / name)
@@ -137,9 +137,8 @@ def start(
     """A new run at `path`, taken to its end."""
     problem, on = given.problem.check(), device.pick(options.device)
     if backbone is not None:
-        n_features(
-            backbone, problem.images.shape[1], problem.images.shape[3]
-        )  # an error if it cannot be used
+        _, channels, size, _ = problem.images.shape
+        n_features(backbone, channels, size)  # an error if it cannot be used
     config = {
         "openldn": openldn.__version__,
         "torch": torch.__version__,

@@ -1,4 +1,4 @@
-"""The batches of a Problem that a method sees, step by step.
+"""The batches of a Problem, step by step.
 
 The rows of a batch are a function of (seed, epoch, step in the epoch), and the views of a row are one of
 (seed, epoch, pass, row). There is no random state to save: a resumed run sees the same batches.

@@ -17,7 +17,7 @@ UNLABELLED = -1
 
 @dataclass(frozen=True)
 class Problem:
-    """Images, and labels for some of them. The classes of the others are not here, so no method sees them."""
+    """Images, and labels for some of them. The classes of the others are not here: no system can see them."""
 
     images: Images  # (n, c, h, w) uint8, c is 1 (grey) or 3 (colour)
     labels: Tensor  # (n,) int64: a known class, or UNLABELLED

@@ -48,7 +48,7 @@ Watch = Callable[[str, int, int], None]  # progress: what is done, how many of h
 
 
 def cache(variable: str = "OPENLDN_CACHE", below: str = "store") -> Path:
-    """The folder that an environment variable names, or else one in the user's cache: that of all stores."""
+    """The folder that an environment variable names, else one in the user's cache folder."""
     named = os.environ.get(variable)
     return Path(named) if named else user_cache_path("openldn", appauthor=False) / below
 
