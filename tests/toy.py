@@ -70,7 +70,7 @@ def classifier(
 ) -> Classifier:
     """A classifier on a backbone, for images that are not normalised."""
     made = head(n_features(body, channels, size), n_outputs, n_outputs)
-    return Classifier(body, made, torch.zeros(channels), torch.ones(channels))
+    return Classifier(body, made, torch.zeros(channels, 1, 1), torch.ones(channels, 1, 1))
 
 
 class Echo:

@@ -22,6 +22,7 @@ from openldn.options import DataOptions, Options, SystemOptions, TrainingOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from torch import nn
 
     from openldn.run import Run
 
@@ -250,6 +251,53 @@ def _value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def backbones(
+    no_speed: FlagCreatePairsOff[Annotated[bool, arg(name="no-speed", help_behavior_hint="")]] = False,
+) -> None:
+    """Lists the networks for --backbone, and how fast they are on this machine.
+
+    Args:
+        no_speed: Do not measure how fast they are.
+    """
+    import torch
+    from rich.table import Table
+
+    from openldn import device
+    from openldn.nets import pretrained
+    from openldn.nets.backbones import BACKBONES, build
+
+    on, small = device.pick(), 32
+    dtype = torch.bfloat16 if device.precision(on) == "bfloat16" else torch.float32
+    table = Table(title="Networks for --backbone")
+    narrow = _console().width < 110
+    table.add_column("name", overflow="fold")
+    for column in ("features", "pixels", "size"):
+        table.add_column(column)
+    table.add_column("weights, licence", width=10 if narrow else None)
+    table.add_column("present, images/s", width=8 if narrow else None)
+
+    def add(name: str, facts: pretrained.Listed, origin: str, network: "nn.Module | None") -> None:
+        here = "no" if network is None else "yes"
+        if network is not None and not no_speed:
+            ready = pretrained.fast_inference(network).to(on, dtype)
+            here += f", {pretrained.images_per_second(ready, (3, facts.size, facts.size)):,.0f}"
+        size = f"{facts.parameters / 1e6:.1f} M"
+        table.add_row(name, f"{facts.features:,}", f"{facts.size}", size, f"{origin}, {facts.licence}", here)
+
+    for name, facts in pretrained.LISTED.items():
+        origin = "wheel" if name == pretrained.LITE0 else "hub"
+        found = pretrained.find(name).module() if pretrained.present(name) else None
+        add(name, facts, origin, found)
+    for name in BACKBONES:
+        network = build(name, 3, small).eval()
+        if n_parameters := sum(p.numel() for p in network.parameters()):
+            d = network(torch.zeros(1, 3, small, small)).shape[1]
+            add(name, pretrained.Listed(d, small, n_parameters, "MIT"), "random", network)
+    _print(table)
+    _say("wheel: it came with this package; hub: Hugging Face; random: from scratch")
+    _say("Any other model of images can be given by its Hugging Face id or its folder.")
+
+
 def bench(
     what: Annotated[Literal["systems"], Positional, shown_as("{systems}")],
     /,
@@ -315,6 +363,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": evaluate,
     "datasets": datasets,
     "systems": systems,
+    "backbones": backbones,
     "bench": bench,
 }
 

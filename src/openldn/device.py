@@ -81,6 +81,11 @@ def bfloat16_gain(size: int = 256, seconds: float = 0.2) -> float:
     return best[torch.float32] / max(best[torch.bfloat16], 1e-9)
 
 
+def inference_batch(device: torch.device) -> int:
+    """Images per forward pass where nothing is trained: few on a CPU, whose caches are small."""
+    return 16 if device.type == "cpu" else 128
+
+
 def views_on(device: torch.device) -> torch.device:
     """Where views are made for a device: on the CPU for MPS, on which they were never tried."""
     return torch.device("cpu") if device.type == "mps" else device

@@ -23,7 +23,7 @@ from openldn.files import read_json, write_json
 from openldn.inference import load_model
 from openldn.maths import metrics
 from openldn.model import Model, Prediction
-from openldn.options import LARGEST, DeviceName, Options, Precision, PresetName
+from openldn.options import DeviceName, Options, Precision, PresetName
 from openldn.pipeline import check, go_on, start
 from openldn.run import Run
 
@@ -106,7 +106,7 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             n_novel=1 if options.novel == "auto" else int(options.novel or 0),
             flip=bool(self.flip),
             size=options.size,
-            largest=LARGEST[options.preset],
+            largest=options.largest,
         )
         quiet = not self.verbose
         if self.out is not None and Path(self.out).exists():

@@ -16,7 +16,6 @@ from openldn.errors import UserError
 from openldn.files import read_json, write_csv
 from openldn.maths import metrics
 from openldn.model import Model
-from openldn.nets.classifier import infer
 from openldn.run import SKIPPED, Run
 
 PREDICTIONS = ("image", "label", "confidence", "kind")
@@ -101,7 +100,7 @@ def score(model: Model, truth: Truth) -> dict[str, Any]:
     Where the model rejects images, also the percentage of known images it would get right if it rejected
     none: `none_rejected`.
     """
-    outputs, predictor = infer(model.network, truth.images), model.predictor
+    outputs, predictor = model.outputs(truth.images), model.predictor
     result = metrics.evaluate(
         truth.labels,
         predictor.probabilities(outputs).argmax(dim=1).numpy(),

@@ -1,22 +1,26 @@
 """A trained model: a network, a predictor, and the names of the classes."""
 
 import copy
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from openldn import systems
 from openldn.data.image_files import LARGEST, SMALLEST
-from openldn.data.pixels import Images
+from openldn.data.pixels import Images, pieces
 from openldn.data.problem import Problem
 from openldn.errors import UserError
 from openldn.files import read_json, read_tensors, write_json, write_tensors
-from openldn.nets import backbones
-from openldn.nets.classifier import Classifier, infer, n_features, pixel_statistics
+from openldn.nets import backbones, pretrained
+from openldn.nets.classifier import Classifier, Outputs, infer, n_features, statistics
+from openldn.nets.encoder import NEEDS_ITS_BACKBONE, Encoder, encoder
 from openldn.nets.predictors import Predictor
+from openldn.options import Precision
 from openldn.training.stage import Stage
 
 SURE = 0.5  # below this confidence a prediction is called unsure
@@ -47,17 +51,27 @@ class Model:
     stage: int  # which of the system's stages, from 0
     classes: list[str | int]  # known ones first
     n_known: int
-    backbone: str  # a name, or "custom"
-    size: int
+    backbone: str  # a name, or "custom"; of a network on features "adapter" or "none"
+    size: int  # of images
     channels: int
+    encoder: Encoder | None = None  # of a network on features
 
     def __repr__(self) -> str:
-        return f"Model({self.system}, {self.backbone}, {len(self.classes)} classes, {self.size} pixels)"
+        frozen = self.encoder and "+".join(source.name for source in self.encoder.sources)
+        network = f"{frozen} (frozen)" if frozen else self.backbone
+        return f"Model({self.system}, {network}, {len(self.classes)} classes, {self.size} pixels)"
 
     def predict(self, images: Images) -> Prediction:
-        """uint8 (n, c, h, w) -> probabilities and features."""
-        outputs = infer(self.network, images)
+        """uint8 (n, c, h, w), or features that the encoder made, -> probabilities and features."""
+        outputs = self.outputs(images)
         return Prediction(self.predictor.probabilities(outputs), outputs.z)
+
+    def outputs(self, images: Images) -> Outputs:
+        """Of the network."""
+        if self.encoder is None or len(images.shape) == 3:
+            return infer(self.network, images)
+        parts = [infer(self.network, self.encoder(piece)) for piece in pieces(images)]
+        return Outputs(*(torch.cat(same) for same in zip(*(part[:2] for part in parts), strict=True)))
 
     def probabilities(self, images: Images) -> Tensor:
         """uint8 (n, c, h, w) -> (n, C)."""
@@ -76,10 +90,21 @@ class Model:
         )
         tensors = {f"network.{k}": v for k, v in self.network.state_dict().items()}
         tensors |= {f"predictor.{k}": v for k, v in self.predictor.state.items()}
+        encoder = self.encoder
+        frozen = (
+            {}
+            if encoder is None
+            else {
+                "encoder": json.dumps(encoder.record),
+                "flipped": str(encoder.flip),
+                "encoder_precision": encoder.precision,
+            }
+        )
         write_tensors(
             folder / "model.safetensors",
             tensors,
             {
+                **frozen,
                 "system": self.system,
                 "stage": str(self.stage),
                 "backbone": self.backbone,
@@ -107,30 +132,41 @@ class Model:
             name, stage = about["backbone"], systems.find(about["system"]).stages[number]
             predictor = stage.predictor(stage.settings())
             known, novel = list(classes["known"]), list(classes["novel"])
+            mean = tensors["network.mean"]
             # What a file says of itself is checked before anything is built by it.
             if not SMALLEST <= size <= LARGEST or channels not in (1, 3) or number < 0:
                 raise ValueError
             rows = sum(len(t) for name, t in tensors.items() if name.startswith("network.head.") and t.ndim)
-            if not len(known) <= n_outputs <= rows:
+            if (
+                not len(known) <= n_outputs <= rows
+                or len(mean) != 1
+                or mean.ndim != (2 if "encoder" in about else 4)
+            ):
                 raise ValueError
             if not predictor.fits(_under("predictor.", tensors), n_outputs, len(known), len(novel)):
                 raise ValueError
         except (KeyError, TypeError, ValueError, IndexError):
             raise UserError(f"{file} is not a model of this version; train again") from None
         if name == "custom" and backbone is None:
-            raise UserError(
-                "this model has a backbone of its owner's own; give it: openldn.load(path, backbone=module)"
-            )
+            raise UserError(NEEDS_ITS_BACKBONE)
+        on, frozen = device or torch.device("cpu"), None
         # On `meta` no random numbers are drawn: a training in another thread may be drawing its own.
         meta = torch.device("meta")
-        if name == "custom" and backbone is not None:
-            body = _copied(backbone)
-        else:
+        if "encoder" in about:
+            frozen = _recorded_encoder(file, about, on, backbone)
+            d = mean.shape[1]
             with meta:
-                body = backbones.build(name, channels, size)
-        d = n_features(body, channels, size)
+                body = backbones.on_features(name, d)
+        elif name == "custom" and backbone is not None:
+            body = _copied(backbone)
+            d = n_features(body, channels, size)
+        else:
+            found = pretrained.find(name) if pretrained.is_pretrained(name) else None
+            with meta:
+                body = backbones.build(name, channels, size) if found is None else found.blank()
+            d = n_features(body, mean.shape[1], size)
         with meta:
-            head, blank = stage.head(d, n_outputs, len(known)), torch.zeros(channels)
+            head, blank = stage.head(d, n_outputs, len(known)), torch.zeros_like(mean[0])
         network = Classifier(body, head, blank, blank)
         try:
             network.load_state_dict(_under("network.", tensors), assign=True)
@@ -139,23 +175,60 @@ class Model:
         network.mixed_precision = about.get("precision") == "bfloat16"
         network.flip_tta = about.get("flip_tta") == "True"
         predictor.state = _under("predictor.", tensors)
-        network = _laid_out(network, device or torch.device("cpu")).eval()
+        network = _laid_out(network, on).eval()
         return Model(
-            network, predictor, about["system"], number, known + novel, len(known), name, size, channels
+            network,
+            predictor,
+            about["system"],
+            number,
+            known + novel,
+            len(known),
+            name,
+            size,
+            channels,
+            frozen,
         )
+
+
+def _recorded_encoder(
+    file: Path, about: Mapping[str, str], on: torch.device, backbone: nn.Module | None
+) -> Encoder:
+    try:
+        record = json.loads(about["encoder"])
+        flip, precision = about["flipped"] == "True", about["encoder_precision"]
+        assert isinstance(record, list) and precision in get_args(Precision)
+        return encoder(record, flip=flip, on=on, precision=precision, own=backbone)  # type: ignore[arg-type]
+    except (KeyError, TypeError, ValueError, AssertionError):
+        raise UserError(f"{file} is not a model of this version; train again") from None
 
 
 def new_network(
     problem: Problem, stage: Stage, backbone: str | nn.Module, device: torch.device
 ) -> Classifier:
-    """A new classifier for a stage; images are normalised by their own mean and standard deviation."""
-    size, channels = problem.images.shape[3], problem.images.shape[1]
-    mean, std = pixel_statistics(problem.images)
-    body = backbones.build(backbone, channels, size) if isinstance(backbone, str) else _copied(backbone)
-    if isinstance(body, backbones.SmallNet):
-        some = problem.images[torch.arange(0, len(problem.images), -(-len(problem.images) // 1000))]
-        body.fit_whitening((some.float() / 255 - mean.view(1, -1, 1, 1)) / std.view(1, -1, 1, 1))
-    head = stage.head(n_features(body, channels, size), stage.n_outputs(problem), problem.n_known)
+    """A new classifier for a stage.
+
+    Images are normalised by their own mean and standard deviation, or as a pretrained backbone expects. On
+    features of a frozen network (n, v, d) it is a small network, whatever the backbone.
+    """
+    mean, std = statistics(problem.images)
+    if len(problem.images.shape) == 3:
+        d = problem.images.shape[2]
+        body = backbones.on_features(stage.backbone or "adapter", d)
+    else:
+        size, channels = problem.images.shape[3], problem.images.shape[1]
+        if isinstance(backbone, nn.Module):
+            body = _copied(backbone)
+        elif pretrained.is_pretrained(backbone):
+            found = pretrained.find(backbone)
+            body = found.module()
+            mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (found.mean, found.std))
+        else:
+            body = backbones.build(backbone, channels, size)
+        if isinstance(body, backbones.SmallNet):
+            some = problem.images[torch.arange(0, len(problem.images), -(-len(problem.images) // 1000))]
+            body.fit_whitening((some.float() / 255 - mean) / std)
+        d = n_features(body, len(mean), size)
+    head = stage.head(d, stage.n_outputs(problem), problem.n_known)
     network = Classifier(body, head, mean, std)
     return _laid_out(network, device).train()
 

@@ -17,7 +17,10 @@ PresetName = Literal["fast", "paper"]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["float32", "bfloat16"]
 
+Weights = Literal["auto", "frozen", "fine-tuned", "scratch"]
+
 LARGEST: dict[PresetName, int] = {"fast": 32, "paper": 224}  # default size in pixels of larger images
+PRETRAINED_SIZE = 224  # the same for pretrained weights
 
 
 def shown_as(metavar: str, default: str = "", **how: Any) -> Any:
@@ -57,14 +60,20 @@ class DataOptions:
 class SystemOptions:
     """What to train."""
 
-    method: Annotated[str, _option("NAME", "openldn-uda")] = "openldn-uda"
+    method: Annotated[str | None, _option("NAME", "chosen for one's own images, else openldn-uda")] = None
     """The system (see `openldn systems`); NAME+uda adds closed-world training on its pseudo-labels."""
     novel: Annotated[int | Literal["auto"] | None, _option("N|auto", "auto, or a named set's own")] = None
     """Number of novel classes, or auto to estimate it."""
     preset: Annotated[PresetName, _option("{fast,paper}", "fast")] = "fast"
     """fast: minutes on a CPU. paper: the paper's settings and lengths, days on a GPU."""
-    backbone: Annotated[str | None, _option("NAME", "the preset's")] = None
-    """small, medium (twice as wide, four times as slow), resnet18 or resnet50."""
+    weights: Annotated[
+        Weights | None,
+        _option("{auto,frozen,fine-tuned,scratch}", "auto for one's own images, unless --method is given"),
+    ] = None
+    """Features of a frozen pretrained network; pretrained weights that go on learning; a network that learns
+    from scratch; or auto: what does best on known classes that are hidden as if they were novel."""
+    backbone: Annotated[str | None, _option("NAME", "efficientnet-lite0; from scratch the preset's")] = None
+    """A name (see `openldn backbones`), a Hugging Face id, or a model's folder; frozen also NAME,NAME."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Hyperparameters by name, for all stages that have them, or by STAGE.NAME for one."""
 
@@ -92,6 +101,11 @@ class TrainingOptions:
 @dataclass(frozen=True, kw_only=True)
 class Options(DataOptions, SystemOptions, TrainingOptions):
     """All that may be chosen for a run."""
+
+    @property
+    def largest(self) -> int:
+        """The size, in pixels, that larger images are resized to."""
+        return LARGEST[self.preset] if self.weights in (None, "scratch") else PRETRAINED_SIZE
 
     def check(self) -> None:
         """An error if a value cannot be used, whatever system it is for."""

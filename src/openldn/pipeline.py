@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import openldn
 from openldn import device, systems
 from openldn.data import reading, split
-from openldn.data.pixels import Part
+from openldn.data.pixels import Images, Part
 from openldn.data.problem import Problem, Truth
 from openldn.errors import UserError
 from openldn.files import check_absent, read_json, read_tensors, write_csv, write_json
@@ -24,8 +24,9 @@ from openldn.inference import PREDICTIONS, prediction_rows, reread, score
 from openldn.maths import count
 from openldn.methods.openldn import DISCOVER
 from openldn.model import Model, new_network
-from openldn.nets import backbones
+from openldn.nets import backbones, pretrained
 from openldn.nets.classifier import Classifier, infer, n_features
+from openldn.nets.encoder import Custom, Encoder, Source, encoder
 from openldn.options import Options, PresetName, plain
 from openldn.progress import Watcher, watcher
 from openldn.run import Run
@@ -59,8 +60,8 @@ def train(
     settings = {name: choices.pop(name) for name in choices.keys() - {f.name for f in fields(Options)}}
     options = replace(options or Options(), **choices)
     options = replace(options, settings={**options.settings, **settings})
-    options = replace(options, method=check(options).name)  # not a former name
     source = reading.describe(data, labels, options)
+    options = decided(options, source)
     name = f"{Path(data).resolve().name}-{options.method}"
     path = Path(out) if out is not None else _free(Path("runs") / name)
     check_absent(path)
@@ -92,12 +93,43 @@ def check(options: Options) -> System:
     system.settings(options)
     if options.epochs is not None and not system.trained:
         raise UserError(f"{system.name} trains nothing; leave out --epochs")
-    if options.backbone is not None:
-        backbones.builder(options.backbone)
-        if all(stage.backbone for stage in system.stages):
+    names = [] if options.backbone is None else options.backbone.split(",")
+    for name in names:
+        if not pretrained.is_pretrained(name):
+            backbones.builder(name)
+    if len(names) > 1 and (options.weights != "frozen" or not all(map(pretrained.is_pretrained, names))):
+        raise UserError("several backbones have to be pretrained and frozen; give one, or --weights frozen")
+    if options.weights == "scratch" and names and pretrained.is_pretrained(names[0]):
+        raise UserError(
+            f"{names[0]} has pretrained weights; give --weights frozen or fine-tuned, or another --backbone"
+        )
+    if options.weights in ("frozen", "fine-tuned") and names and not pretrained.is_pretrained(names[0]):
+        raise UserError(f"{names[0]} has no pretrained weights; leave out --backbone, or --weights")
+    if options.weights == "scratch":
+        if system.weights != "scratch":
+            raise UserError(f"{system.name} needs pretrained weights; leave out --weights scratch")
+        if names and all(stage.backbone for stage in system.stages):
             raise UserError(f"{system.name} has a backbone of its own; leave out --backbone")
+    if options.weights == "fine-tuned" and system.weights == "frozen":
+        raise UserError(f"{system.name} works on frozen features; leave out --weights fine-tuned")
     device.pick(options.device)
     return system
+
+
+def decided(options: Options, source: Mapping[str, Any]) -> Options:
+    """The options with all that is chosen before the images are looked at."""
+    weights = options.weights
+    if weights is None:
+        system = systems.find(options.method)
+        if system.weights != "scratch":
+            weights = system.weights
+        elif options.backbone is not None:
+            given = pretrained.is_pretrained(options.backbone.split(",")[0])
+            weights = "frozen" if given else "scratch"
+        else:
+            weights = "scratch"
+    options = replace(options, weights=weights)
+    return replace(options, method=check(options).name)  # not a former name
 
 
 def decide(options: Options, system: System, backbone: nn.Module | None = None) -> dict[str, Any]:
@@ -105,9 +137,14 @@ def decide(options: Options, system: System, backbone: nn.Module | None = None) 
     settings = system.settings(options)
     if backbone is not None:
         settings = {name: for_any_backbone(own) for name, own in settings.items()}
-    own_backbone = options.backbone or BACKBONE[options.preset]
+    own_backbone = options.backbone or (
+        BACKBONE[options.preset] if options.weights in (None, "scratch") else pretrained.LITE0
+    )
+    if options.weights not in (None, "scratch"):
+        settings = {name: for_any_backbone(own) for name, own in settings.items()}
     return {
         "system": system.name,
+        "weights": options.weights or "scratch",
         "settings": {name: asdict(own) for name, own in settings.items()},
         "backbone": own_backbone if backbone is None else "custom",
         "flip_tta": FLIP_TTA[options.preset],
@@ -139,6 +176,8 @@ def start(
     if backbone is not None:
         _, channels, size, _ = problem.images.shape
         n_features(backbone, channels, size)  # an error if it cannot be used
+    system = systems.find(options.method)
+    frozen = new_encoder(options, system, problem, on, backbone)
     config = {
         "openldn": openldn.__version__,
         "torch": torch.__version__,
@@ -158,10 +197,29 @@ def start(
         "precision": options.precision or device.precision(on),
         "threads": torch.get_num_threads(),
         "options": {**asdict(options), "settings": dict(options.settings)},
-        **decide(options, systems.find(options.method), backbone),
+        **decide(options, system, backbone),
+        "encoder": None if frozen is None else frozen.record,
     }
     run = Run.create(path, config, split.record(problem), given.skipped)
     return go_on(run, problem, given.truth, backbone=backbone, quiet=quiet)
+
+
+def new_encoder(
+    options: Options, system: System, problem: Problem, on: torch.device, backbone: nn.Module | None
+) -> Encoder | None:
+    """The frozen networks of a new run, if it has any."""
+    if options.weights != "frozen" and system.weights == "scratch":
+        return None
+    precision = options.precision or device.precision(on)
+    sources: list[Source]
+    if backbone is not None:
+        sources = [Custom.of(backbone, problem.images)]
+    else:
+        sources = []
+        for name in (options.backbone or pretrained.LITE0).split(","):
+            found = pretrained.find(name)
+            sources.append(found if options.size is None else replace(found, size=options.size))
+    return Encoder(sources, flip=problem.flip, on=on, precision=precision)
 
 
 def go_on(
@@ -185,11 +243,11 @@ def go_on(
         job = Job.of(run, problem, truth, backbone, watcher(quiet))
         run.cut_log()
         job.watch.opened(run.path)
+        job = job.with_features()
         if run.config["n_novel"] == "auto":
-            problem = problem.with_novel(job.estimated_count()).check()
-            job = replace(job, problem=problem)
+            job = job.with_novel(job.estimated_count())
         model, result = job.train_stages()
-        _finish(run, model, problem, result)
+        _finish(run, model, job.frozen or job.problem if model.encoder else job.problem, result)
     return run
 
 
@@ -209,6 +267,9 @@ class Job:
     backbone: nn.Module | None  # a user's own
     device: torch.device
     watch: Watcher
+    encoder: Encoder | None
+    frozen: Problem | None = None  # the same problem with features of the encoder for images
+    frozen_truth: Truth | None = None
 
     @staticmethod
     def of(
@@ -229,7 +290,31 @@ class Job:
                 f"{run.path / 'config.json'} does not fit this version of openldn; train again"
             ) from None
         on = device.pick(options.device)
-        return Job(run, options, system, settings, problem, truth, backbone, on, watch)
+        record, frozen = run.config.get("encoder"), None
+        if record:
+            precision = run.config["precision"]
+            frozen = encoder(record, flip=problem.flip, on=on, precision=precision, own=backbone)
+        return Job(run, options, system, settings, problem, truth, backbone, on, watch, frozen)
+
+    def with_features(self) -> "Job":
+        """With the features of all images, if there is an encoder."""
+        if self.encoder is None:
+            return self
+        both = [self.problem.images, *([] if self.truth is None else [self.truth.images])]
+        made = [self.encoder.features(images, self.watch.counted) for images in both]
+        truth = None if self.truth is None else replace(self.truth, images=made[1])
+        return replace(self, frozen=replace(self.problem, images=made[0]), frozen_truth=truth)
+
+    def with_novel(self, n_novel: int) -> "Job":
+        """With another number of novel classes."""
+        frozen = None if self.frozen is None else self.frozen.with_novel(n_novel)
+        return replace(self, problem=self.problem.with_novel(n_novel).check(), frozen=frozen)
+
+    def input(self, stage: Stage) -> tuple[Problem, Truth | None]:
+        """The problem and the truth as a stage sees them: images, or features of them."""
+        if self.frozen is not None and (stage.frozen or self.run.config["weights"] == "frozen"):
+            return self.frozen, self.frozen_truth
+        return self.problem, self.truth
 
     def train_stages(self) -> tuple[Model, dict[str, Any] | None]:
         """The model of the last stage, and its evaluation if there is ground truth."""
@@ -247,7 +332,8 @@ class Job:
                 made.backbone.load_state_dict(network.backbone.state_dict())
             network = made
             if stage.objective is not None:
-                training = loop.Training(stage, self.problem, network, self.settings[stage.name])
+                problem, _ = self.input(stage)
+                training = loop.Training(stage, problem, network, self.settings[stage.name])
                 # What code outside this package does is not in the key.
                 cached = stage.pretraining and self.backbone is None
                 cached = cached and stage.objective.__module__.startswith("openldn.")
@@ -264,7 +350,9 @@ class Job:
                 if self.truth is not None and (
                     last or (self.evaluations(stage) and not self.begun(number + 1))
                 ):
-                    result = score(model, self.truth)
+                    _, truth = self.input(stage)
+                    assert truth is not None
+                    result = score(model, truth)
                     self.run.log({**self.last_position(stage), **result})
                     self.watch.evaluated(result)
         assert model is not None  # a system ends with a stage that predicts
@@ -276,8 +364,15 @@ class Job:
         """Takes one stage to its end."""
 
         def evaluate(network: Classifier) -> dict[str, Any]:
-            assert self.truth is not None
-            return score(self.model(network, number), self.truth)
+            _, truth = self.input(training.stage)
+            assert truth is not None
+            return score(self.model(network, number), truth)
+
+        def previous(images: Images) -> Tensor:
+            assert model is not None
+            if model.encoder is not None and len(images.shape) == 4:
+                images = model.encoder.features(images)
+            return model.probabilities(images)
 
         return loop.train(
             training,
@@ -287,7 +382,7 @@ class Job:
             seed=self.options.seed,
             device=self.device,
             budget=budget,
-            previous=None if model is None else model.probabilities,
+            previous=None if model is None else previous,
             evaluate=None if self.truth is None or number == 0 else evaluate,
             evaluations=self.evaluations(training.stage),
             watcher=self.watch,
@@ -306,7 +401,7 @@ class Job:
     def new_network(self, stage: Stage, number: int, problem: Problem | None = None) -> Classifier:
         """An untrained network for a stage."""
         torch.manual_seed(loop.mixed_seed(self.options.seed, number))
-        problem, config = problem or self.problem, self.run.config
+        problem, config = problem or self.input(stage)[0], self.run.config
         network = new_network(
             problem, stage, stage.backbone or self.backbone or config["backbone"], self.device
         )
@@ -316,7 +411,8 @@ class Job:
 
     def model(self, network: Classifier, number: int) -> Model:
         """The network with its predictor, fitted to the images at hand."""
-        stage, problem = self.system.stages[number - 1], self.problem
+        stage = self.system.stages[number - 1]
+        problem, _ = self.input(stage)
         predictor = stage.predictor(self.settings.get(stage.name))
         predictor.fit(lambda images: infer(network, images), problem, self.options.seed)
         return Model(
@@ -326,14 +422,17 @@ class Job:
             stage=number - 1,
             classes=problem.class_names(),
             n_known=problem.n_known,
-            backbone=stage.backbone or self.run.config["backbone"],
-            size=problem.images.shape[3],
-            channels=problem.images.shape[1],
+            backbone=("adapter" if stage.backbone is None else stage.backbone)
+            if problem is self.frozen
+            else (stage.backbone or self.run.config["backbone"]),
+            size=self.problem.images.shape[3],
+            channels=self.problem.images.shape[1],
+            encoder=self.encoder if problem is self.frozen else None,
         )
 
     def cache_key(self, before: str, stage: Stage, network: Classifier, budget: float | None) -> str:
         """The key of a pretraining stage in the cache."""
-        problem, config = self.problem, self.run.config
+        (problem, _), config = self.input(stage), self.run.config
         return pretraining.key(
             before,
             stage=stage.name,
@@ -344,7 +443,7 @@ class Job:
             flip=problem.flip,
             outputs=stage.n_outputs(problem),
             trained=[name for name, p in network.named_parameters() if p.requires_grad],
-            network=[config["backbone"], config["precision"], config["flip_tta"]],
+            network=[config["backbone"], config["precision"], config["flip_tta"], config.get("encoder")],
             device=self.device.type,
             seed=self.options.seed,
             torch=torch.__version__,

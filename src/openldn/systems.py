@@ -69,8 +69,12 @@ def load_plugins() -> None:
             warnings.warn(f"the system {entry.name} cannot be used: {e}", OpenLDNWarning, stacklevel=2)
 
 
-def find(name: str) -> System:
-    """A system by name; NAME+METHOD adds closed-world training on its pseudo-labels."""
+DEFAULT = "openldn-uda"
+
+
+def find(name: str | None) -> System:
+    """A system by name, or the default; NAME+METHOD adds closed-world training on its pseudo-labels."""
+    name = name or DEFAULT
     first, plus, then = name.partition("+")
     if first in FORMER_NAMES:
         now = FORMER_NAMES[first] + plus + then

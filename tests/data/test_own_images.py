@@ -3,15 +3,17 @@
 import json
 import os
 import struct
+import sys
 import zlib
 from pathlib import Path
 
 import numpy as np
+import pillow_heif
 import pytest
 import torch
 from PIL import Image
 
-from openldn.data import reading
+from openldn.data import image_files, pixels, reading
 from openldn.data import split as splits
 from openldn.errors import OpenLDNWarning, UserError
 from openldn.options import Options
@@ -64,6 +66,130 @@ def test_every_format_is_read(tmp_path: Path) -> None:
     assert len(given.problem.names) == len(formats())
     assert given.problem.images.shape == (12, 3, 32, 32)
     assert given.skipped == ()
+
+
+def save_heic(path: Path, seed: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = pillow_heif.from_bytes("RGB", (16, 16), noise(16, 16, 3, seed=seed).tobytes())
+    made.save(path, quality=-1, chroma=444, matrix_coefficients=0)
+    return path
+
+
+def write_photographs(folder: Path, n_png: int, n_heic: int) -> None:
+    for i in range(n_png):
+        save(folder / ("a", "b", "unlabelled")[i % 3] / f"{i}.png", seed=i, size=16)
+    for i in range(n_heic):
+        save_heic(folder / ("a", "b", "unlabelled")[i % 3] / f"{i}.heic", seed=100 + i)
+
+
+def test_heic_among_others(tmp_path: Path) -> None:
+    write_photographs(tmp_path, 6, 6)
+    given = read(tmp_path)
+    assert given.skipped == ()
+    problem = given.problem
+    read_pixels = problem.images[torch.arange(12)].permute(0, 2, 3, 1).numpy()
+    for i in range(6):
+        row = problem.names.index(f"{('a', 'b', 'unlabelled')[i % 3]}/{i}.heic")
+        assert np.array_equal(read_pixels[row], noise(16, 16, 3, seed=100 + i))
+
+
+def test_heic_by_worker_processes(tmp_path: Path) -> None:
+    """More than is worth decoding in this process."""
+    first = [save_heic(tmp_path / f"{i}.heic", seed=i).read_bytes() for i in range(3)]
+    files = [tmp_path / f"{i}.heic" for i in range(pixels.FEW + 1)]
+    for i, file in enumerate(files):
+        file.write_bytes(first[i % 3])
+    images, skipped = pixels.decode([*map(str, files)], 16, 3)
+    assert skipped == {}
+    expected = np.stack([noise(16, 16, 3, seed=i % 3) for i in range(len(files))])
+    assert np.array_equal(images.permute(0, 2, 3, 1).numpy(), expected)
+
+
+def test_without_a_decoder_heic_is_left_out_and_the_remedy_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_photographs(tmp_path, 18, 2)
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)  # as if it were not installed
+    said = r"2 of 20 images cannot be read.*pip install openldn\[heif\].*skipped\.csv lists them"
+    with pytest.warns(OpenLDNWarning, match=said) as warned:
+        given = read(tmp_path)
+    assert len(warned) == 1
+    assert given.skipped == (("a/0.heic", image_files.NEEDS_HEIF), ("b/1.heic", image_files.NEEDS_HEIF))
+    assert len(given.problem.names) == 18
+
+
+@pytest.mark.parametrize("n_png", [0, 17])
+def test_without_a_decoder_for_many_nothing_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_png: int
+) -> None:
+    write_photographs(tmp_path, n_png, 3)
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    wrong = rf"3 of {n_png + 3} images are in HEIC format, which needs a decoder"
+    with pytest.raises(UserError, match=rf"{wrong}; install it: pip install openldn\[heif\]$"):
+        read(tmp_path)
+
+
+# ------------------------------------------------------------------------------- formats that are not read
+
+
+def write_with_others(folder: Path) -> tuple[str, ...]:
+    """Images and, as half of all files, others that look like images; the names of these."""
+    write_photographs(folder, 6, 0)
+    others = ("a/0.CR2", "a/3.dng", "b/1.svg", "raws/1.nef", "unlabelled/2.jxl", "loose.psd")
+    for name in others:
+        (folder / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(noise(16, 16)).save(folder / name, format="TIFF")
+    save(folder / "a" / ".hidden.png").rename(folder / "a" / ".hidden.nef")
+    (folder / "notes.txt").touch()
+    return tuple(sorted(others))
+
+
+def test_formats_that_are_not_read_are_listed(tmp_path: Path) -> None:
+    """However many there are: cameras write each photograph twice. They make no class."""
+    others = write_with_others(tmp_path)
+    with pytest.warns(OpenLDNWarning) as warned:
+        given = read(tmp_path)
+    (message,) = (str(one.message) for one in warned)
+    assert message.startswith(
+        "6 of 12 images cannot be read and are left out, such as a/0.CR2 (its format is not"
+    )
+    assert message.endswith("; skipped.csv lists them")
+    assert given.skipped == tuple((name, image_files.NOT_READ) for name in others)
+    assert given.problem.classes == ("a", "b")
+    assert len(given.problem.names) == len(given.kept) == 6
+
+
+def test_formats_that_are_not_read_may_have_labels(tmp_path: Path) -> None:
+    write_with_others(tmp_path / "photos")
+    table = tmp_path / "labels.csv"
+    table.write_text("image,label\na/0.png,x\n a/0.CR2,x\nb/1.png,y\nloose.psd,z\n")
+    with pytest.warns(OpenLDNWarning, match="6 of 12 images"):
+        given = read(tmp_path / "photos", table)
+    assert given.problem.classes == ("x", "y")
+    table.write_text("image,label\na/0.png,x\na/1.CR2,x\nb/1.png,y\n")
+    with pytest.raises(UserError, match=r"names 1 images that are not in the folder \(such as 'a/1\.CR2'\)"):
+        read(tmp_path / "photos", table)
+
+
+def test_nothing_but_formats_that_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.dng").touch()
+    said = r"there are no images that can be read \(a/1\.dng: its format is not read: .*\) in "
+    with pytest.raises(UserError, match=said + r".*; it takes jpg, .*, avif, heic, heif, hif$"):
+        read(tmp_path)
+    with pytest.raises(UserError, match=said + ".*; give an image or a folder of images$"):
+        reading.new_images(tmp_path, size=8, channels=3)
+
+
+def test_new_images_in_formats_that_are_not_read_are_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = write_with_others(tmp_path)
+    monkeypatch.setattr(reading, "AT_ONCE", 4)
+    first, second = reading.new_images(tmp_path, size=16, channels=1)
+    assert first.skipped == tuple((name, image_files.NOT_READ) for name in others)
+    assert second.skipped == ()
+    assert len(first.names) + len(second.names) == 6
 
 
 # ----------------------------------------------------------------------------------------- what is broken

@@ -40,21 +40,27 @@ def test_trains_predicts_and_reports_what_was_left_out(
         path = data / folder / f"{i}.{suffixes[i % len(suffixes)]}"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture).resize((16 + i % 5, 16)).save(path)
+    raw = {"1.dng", "2.svg"}
     bad = {*spoil(data / "unlabelled")}
+    for name in raw:
+        (data / "unlabelled" / name).touch()
     for i in range(n_broken):
         whole = save(data / "unlabelled" / f"cut {i}.png", seed=i, size=30)
         whole.write_bytes(whole.read_bytes()[: 100 + i])
         bad.add(whole.name)
     run, out = tmp_path / "run", tmp_path / "new.csv"
     main(["train", str(data), "--novel", "2", "--epochs", "1", "--out", str(run), "--method", "openldn"])
-    assert (
-        f"warning: {len(bad)} of {4 * per_class + 1 + len(bad)} images cannot be" in capsys.readouterr().err
-    )
+    total, said = 4 * per_class + 1 + len(bad) + len(raw), " ".join(capsys.readouterr().err.split())
+    assert f"warning: {len(bad)} of {total} images cannot be" in said
+    assert f"warning: {len(raw)} of {total} images cannot be" in said
+    bad |= raw
     listed = rows(run / "skipped.csv")
     assert {row["image"] for row in listed} == {f"unlabelled/{name}" for name in bad}
     assert all(row["reason"] for row in listed)
     main(["predict", str(run), str(data / "unlabelled"), "--out", str(out)])
-    assert f"warning: {len(bad)} of " in capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"warning: {len(bad - raw)} of " in said
+    assert f"warning: {len(raw)} of " in said
     n_good = sum(1 for path in (data / "unlabelled").iterdir() if path.name not in bad)
     assert len(rows(out)) == len(rows(run / "predictions.csv")) == n_good
     assert {row["image"] for row in rows(tmp_path / "new.skipped.csv")} == bad

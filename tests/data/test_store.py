@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from openldn.data import image_files, pixels, reading, store
+from openldn.data import image_files, pixels, reading, row_store, store
 from openldn.data.pixels import Images
 from openldn.errors import OpenLDNWarning, UserError
 
@@ -152,18 +152,18 @@ def test_what_was_half_made_is_finished(
 ) -> None:
     paths = write(tmp_path / "a", 200)
     monkeypatch.setattr(store, "AT_ONCE", 192 * 20)
-    add, calls = store._Table.add, []
+    add, calls = row_store.Table.add, []
 
-    def dies(self: store._Table, records: list) -> None:
+    def dies(self: row_store.Table, records: list) -> None:
         add(self, records)
         calls.append(1)
-        if self.dtype == store.PIXELS and len(calls) > 5:
+        if self.dtype == row_store.RECORD and len(calls) > 5:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(store._Table, "add", dies)
+    monkeypatch.setattr(row_store.Table, "add", dies)
     with pytest.raises(KeyboardInterrupt):
         decode(paths)
-    monkeypatch.setattr(store._Table, "add", add)
+    monkeypatch.setattr(row_store.Table, "add", add)
     decodings.clear()
     made = decode(paths)
     assert 0 < len(decodings) < 200

@@ -16,7 +16,7 @@ from openldn.nets.classifier import (
     full_precision,
     infer,
     n_features,
-    pixel_statistics,
+    statistics,
     running_statistics_frozen,
 )
 from openldn.nets.heads import Linear
@@ -33,7 +33,7 @@ def tiny(channels: int = 2, n_classes: int = 3, dropout: float = 0.0) -> Classif
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
     )
-    mean, std = torch.tensor([0.3, 0.6])[:channels], torch.tensor([0.1, 0.2])[:channels]
+    mean, std = (torch.tensor(v)[:channels].view(-1, 1, 1) for v in ([0.3, 0.6], [0.1, 0.2]))
     network = Classifier(backbone, Linear(4, n_classes), mean, std)
     for _ in range(3):
         network(torch.rand(5, channels, 8, 8))
@@ -103,18 +103,19 @@ def test_finding_the_number_of_features_leaves_no_trace(training: bool) -> None:
 
 
 @pytest.mark.parametrize(("n", "channels"), [(5, 1), (7, 3), (5000, 2)])
-def test_pixel_statistics_against_numpy(n: int, channels: int) -> None:
+def test_statistics_against_numpy(n: int, channels: int) -> None:
     x = images(n, channels, 4)
     x[:, 0] //= 3
-    mean, std = pixel_statistics(x)
+    mean, std = statistics(x)
     values = x.numpy().astype(np.float64) / 255
-    assert mean.tolist() == pytest.approx(values.mean((0, 2, 3)).tolist(), rel=1e-6)
-    assert std.tolist() == pytest.approx(values.std((0, 2, 3)).tolist(), rel=1e-6)
+    assert mean.shape == std.shape == (channels, 1, 1)
+    assert mean.flatten().tolist() == pytest.approx(values.mean((0, 2, 3)).tolist(), rel=1e-6)
+    assert std.flatten().tolist() == pytest.approx(values.std((0, 2, 3)).tolist(), rel=1e-6)
     assert mean.dtype == std.dtype == torch.float32
 
 
 def test_a_constant_channel_has_a_standard_deviation_to_divide_by() -> None:
-    mean, std = pixel_statistics(torch.full((4, 1, 8, 8), 200, dtype=torch.uint8))
+    mean, std = statistics(torch.full((4, 1, 8, 8), 200, dtype=torch.uint8))
     assert float(mean) == pytest.approx(200 / 255)
     assert float(std) == pytest.approx(1 / 255)
 

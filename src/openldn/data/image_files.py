@@ -5,19 +5,37 @@ import os
 import stat
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError, features
 
 from openldn.errors import OpenLDNWarning, UserError
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
-# No others: Pillow starts Ghostscript to decode EPS, whatever the file is called. JPEG includes MPO.
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
+HEIF_SUFFIXES = (".heic", ".heif", ".hif")
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".avif"),
+    *HEIF_SUFFIXES,
+)
+# Images by their names, in formats that are not read. Camera manufacturers' formats are often TIFF files, of
+# which a decoder of TIFF would find the thumbnail alone.
+_CAMERA = "dng raw cr2 cr3 crw nef nrw arw srf sr2 raf orf rw2 rwl pef srw x3f 3fr iiq erf kdc dcr mrw"
+_OTHER = """
+jxl jp2 j2k j2c jpf jpx jxr wdp heics heifs avifs apng svg svgz eps wmf emf psd psb xcf tga dds pcx ico icns
+cur ppm pgm pbm pnm hdr exr dcm
+"""
+OTHER_SUFFIXES = tuple(f".{suffix}" for suffix in f"{_CAMERA} {_OTHER}".split())
+# No others: Pillow starts Ghostscript to decode EPS, whatever the file is called. JPEG includes MPO. HEIF is
+# not among them, as it is not Pillow that decodes it.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF")
+AVIF_BRANDS = (b"ftypavif", b"ftypavis")  # from the fifth byte on
+HEIF_BRANDS = tuple(b"ftyp" + b for b in b"heic heix heim heis hevc hevx hevm hevs mif1 msf1".split())
+NOT_READ = "its format is not read: save it as JPEG or PNG"
+NEEDS_HEIF = "it is in HEIC format, which needs a decoder: pip install openldn[heif]"
+NEEDS_AVIF = "it is in AVIF format, which this build of Pillow cannot decode: pip install --upgrade pillow"
 SIZES = (32, 64, 96, 128, 224)
 SMALLEST, LARGEST = 8, 1024  # pixels
 GREY = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes without colour
@@ -46,12 +64,19 @@ class Decoded(NamedTuple):
     pixels: bytes  # (size, size, c); empty if they were written to a file
 
 
-def find(folder: Path) -> list[str]:
-    """The image files below a folder, sorted, as paths relative to it; hidden ones are left out.
+class Found(NamedTuple):
+    """The files below a folder that look like images by their names, as sorted paths relative to it."""
+
+    images: list[str]
+    others: list[str]  # in formats that are not read
+
+
+def find(folder: Path) -> Found:
+    """The image files below a folder, without hidden ones.
 
     Links are followed, except to a folder that contains the link.
     """
-    found, times = list[str](), Counter[tuple[int, int]]()
+    found, times = Found([], []), Counter[tuple[int, int]]()
     stack = [(str(folder), "", frozenset[tuple[int, int]]())]
     while stack:
         path, prefix, above = stack.pop()
@@ -73,8 +98,10 @@ def find(folder: Path) -> list[str]:
             if _is_folder(entry):
                 stack.append((entry.path, f"{prefix}{entry.name}/", above | {here}))
             elif entry.name.lower().endswith(SUFFIXES):  # also broken links, which are reported as unreadable
-                found.append(prefix + entry.name)
-    return sorted(found)
+                found.images.append(prefix + entry.name)
+            elif entry.name.lower().endswith(OTHER_SUFFIXES):
+                found.others.append(prefix + entry.name)
+    return Found(sorted(found.images), sorted(found.others))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -90,11 +117,23 @@ def printable(name: str | Path) -> str:
 
 
 def warn_of_unreadable(skipped: Sequence[tuple[str, str]], total: int, listed: str) -> None:
-    """Warns how many images were skipped; `listed` is the file that names all of them."""
-    if skipped:
-        name, reason = skipped[0]
-        what = f"{len(skipped)} of {total} images cannot be read and are left out, such as {name} ({reason})"
+    """Warns how many images were skipped; `listed` is the file that names all of them.
+
+    Those that a decoder would read, and those whose format is not read, have a warning of their own.
+    """
+    own = (NEEDS_HEIF, NEEDS_AVIF, NOT_READ)
+    groups = [[pair for pair in skipped if pair[1] == reason] for reason in own]
+    groups += [[pair for pair in skipped if pair[1] not in own]]
+    for group in filter(None, groups):
+        name, reason = group[0]
+        what = f"{len(group)} of {total} images cannot be read and are left out, such as {name} ({reason})"
         warnings.warn(f"{what}; {listed} lists them", OpenLDNWarning, stacklevel=3)
+
+
+def count_without_decoder(files: Sequence[str]) -> int:
+    """How many files are HEIC images by their names, if there is no decoder for these; else 0."""
+    n = sum(file.lower().endswith(HEIF_SUFFIXES) for file in files)
+    return n if n and _heif_opener() is None else 0
 
 
 def choose_size(headers: Sequence[Header], largest: int = 224) -> tuple[int, int]:
@@ -160,8 +199,10 @@ def _decode(file: str, out: NDArray[np.uint8]) -> Header:
     with _opened(file) as image:
         header = _header(image)
         try:
-            # JPEG decoders can shrink an image at little cost; this asks for at least twice the size.
-            image.draft(None, (2 * size, 2 * size))
+            # JPEG decoders can shrink an image at little cost; this asks for at least twice the size. Of a
+            # HEIC file it would be the thumbnail, which is a picture of its own.
+            if image.format != "HEIF":
+                image.draft(None, (2 * size, 2 * size))
             if _orientation(image) != 1:
                 ImageOps.exif_transpose(image, in_place=True)
             plain = _eight_bits(image, "L" if channels == 1 else "RGB")
@@ -181,13 +222,39 @@ def _opened(file: str) -> Image.Image:
             raise Unreadable("it is not a file")
         if status.st_size == 0:
             raise Unreadable("it is empty")
-        image = Image.open(file, formats=FORMATS)
+        image = _identified(file)
     except Exception as e:
         raise Unreadable(_reason(e)) from None
     if image.width * image.height > MAX_PIXELS:
         image.close()
         raise Unreadable(f"it has {image.width} x {image.height} pixels, too many: shrink it")
     return image
+
+
+def _identified(file: str) -> Image.Image:
+    """The image in a file, in a format that its first bytes tell, whatever its name is."""
+    try:
+        return Image.open(file, formats=FORMATS)
+    except UnidentifiedImageError:
+        with open(file, "rb") as f:
+            brand = f.read(12)[4:]
+        if brand in AVIF_BRANDS and not features.check("avif"):
+            raise Unreadable(NEEDS_AVIF) from None
+        if brand not in HEIF_BRANDS:
+            raise
+    opener = _heif_opener()
+    if opener is None:
+        raise Unreadable(NEEDS_HEIF)
+    return opener(file)
+
+
+def _heif_opener() -> Callable[[str], Image.Image] | None:
+    """Opens HEIC files, upright and with 8 bits, without decoding them; None if pillow-heif is missing."""
+    try:
+        from pillow_heif import HeifImageFile  # not registered with Pillow, which belongs to the user
+    except ImportError:
+        return None
+    return HeifImageFile
 
 
 def _header(image: Image.Image) -> Header:
@@ -224,7 +291,7 @@ def _reason(e: Exception) -> str:
     if isinstance(e, FileNotFoundError):
         return "it is not there"
     if isinstance(e, UnidentifiedImageError):
-        return "it is not an image in JPEG, PNG, WebP, BMP, TIFF or GIF format"
+        return "it is not an image in JPEG, PNG, WebP, BMP, TIFF, GIF, AVIF or HEIC format"
     if isinstance(e, Image.DecompressionBombError):
         return "it has too many pixels: shrink it"
     return str(getattr(e, "strerror", None) or e)

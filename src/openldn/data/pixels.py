@@ -25,10 +25,10 @@ FEW = 200  # files that are decoded faster in this process than by starting work
 
 
 class Images(Protocol):
-    """Rows of images; a tensor is one kind."""
+    """Rows of images, or of their features; a tensor is one kind."""
 
     @property
-    def shape(self) -> Sequence[int]: ...  # (n, c, h, w)
+    def shape(self) -> Sequence[int]: ...  # (n, c, h, w), or (n, views, d) of features
     def __len__(self) -> int: ...
     def __getitem__(self, rows: Tensor) -> Tensor: ...
 
@@ -118,10 +118,10 @@ def _joined(parts: Iterable[list[Decoded | str]], shape: Sequence[int]) -> tuple
 def fingerprints(images: Images) -> NDArray[np.void]:
     """A hash of each image.  (n,)"""
     if isinstance(images, Part):
-        prints: NDArray[np.void] = fingerprints(images.images)[images.rows.numpy()]
-        return prints
-    if isinstance(images, Stored | OnTheFly):
-        return images.prints
+        return fingerprints(images.images)[images.rows.numpy()]  # type: ignore[no-any-return]
+    prints = getattr(images, "prints", None)
+    if prints is not None:
+        return prints  # type: ignore[no-any-return]
     channels_last = (image for piece in pieces(images) for image in piece.permute(0, 2, 3, 1).numpy())
     return np.frombuffer(b"".join(map(image_files.fingerprint, channels_last)), PRINT)
 

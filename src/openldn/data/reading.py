@@ -20,7 +20,7 @@ from openldn.data.problem import UNLABELLED, Problem, Truth, encode
 from openldn.data.sources import arrays, folder
 from openldn.data.store import Watch
 from openldn.errors import OpenLDNWarning, UserError
-from openldn.options import LARGEST, OF_NAMED_SETS, Options
+from openldn.options import OF_NAMED_SETS, Options
 
 AT_ONCE = 1000  # new image files that are decoded at a time
 Skipped = tuple[tuple[str, str], ...]  # the name of each image that cannot be read, and the reason
@@ -94,8 +94,9 @@ def read(
     record = None if split is None else splits.read(split)
     if source["kind"] != "named":
         assert novel is not None
-        flip, largest = options.flip is not False, LARGEST[options.preset]
-        return _read_own(_own(source, record), novel, flip, options.size, largest, watch)
+        flip, largest = options.flip is not False, options.largest
+        listing, left_out = _own(source, record)
+        return _read_own(listing, novel, flip, options.size, largest, watch, left_out)
     benchmark, skipped, kept = _opened_benchmark(_benchmark(source, options), options, watch)
     problem, truth = benchmark.split(
         known=options.known, labelled=options.labelled, seed=options.seed, novel=novel, split=record
@@ -123,7 +124,8 @@ def new_images(X: Any, *, size: int, channels: int) -> Iterator[NewImages]:
     Files are resized to `size`. An array must have that size already; it is one part.
     """
     if isinstance(X, str | PathLike):
-        files, names = _files_at(Path(X))
+        files, names, left_out = _files_at(Path(X))
+        return _decoded_in_parts(files, names, size, channels, left_out)
     elif (found := arrays.paths(X)) is not None:
         files, names = found, [image_files.printable(file) for file in found]
     else:
@@ -136,7 +138,7 @@ def about(source: Mapping[str, Any], options: Options) -> About:
     """The number of training images and the novel share of the unlabelled ones, without decoding images."""
     record = None if options.split is None else splits.read(Path(options.split))
     if source["kind"] != "named":
-        return About(len(_own(source, record)), None)
+        return About(len(_own(source, record)[0]), None)
     benchmark = _benchmark(source, options)
     labels, n_known = benchmark.split_labels(
         known=options.known, labelled=options.labelled, seed=options.seed, split=record
@@ -145,17 +147,24 @@ def about(source: Mapping[str, Any], options: Options) -> About:
     return About(len(labels), float(novel.mean()))
 
 
-def _own(source: Mapping[str, Any], record: Mapping[str, str] | None) -> Listing:
+def _own(source: Mapping[str, Any], record: Mapping[str, str] | None) -> tuple[Listing, Skipped]:
+    """The user's images, and the files that look like images and are not read."""
     path = Path(source["path"])
     if source["kind"] == "table":
-        return folder.find_listed(path, record)
+        return folder.find_listed(path, record), ()
     return folder.find(path, None if source["labels"] is None else Path(source["labels"]), record)
 
 
 def _read_own(
-    listing: Listing, n_novel: int, flip: bool, size: int | None, largest: int, watch: Watch | None
+    listing: Listing,
+    n_novel: int,
+    flip: bool,
+    size: int | None,
+    largest: int,
+    watch: Watch | None,
+    left_out: Skipped = (),
 ) -> Given:
-    opened, skipped, kept = _opened(listing, size, None, largest, watch)
+    opened, skipped, kept = _opened(listing, size, None, largest, watch, left_out)
     labels, classes = encode(opened.labels.tolist())
     problem = Problem(opened.pixels, labels, opened.names, classes, n_novel, flip)
     _warn_of_copies(problem)
@@ -177,21 +186,25 @@ def _warn_of_copies(problem: Problem) -> None:
         _warn(f"{what} ({conflicts[0]}); correct one")
 
 
-def _files_at(path: Path) -> tuple[list[str], list[str]]:
-    """The image at a path or the images below it, with their names."""
+def _files_at(path: Path) -> tuple[list[str], list[str], Skipped]:
+    """The image at a path or the images below it, with their names, and those whose format is not read."""
     if not exists(path):
         raise UserError(f"there is nothing at {str(path)!r}; give an image or a folder of images")
     if not isdir(path):
-        return [str(path)], [image_files.printable(path)]
-    found = image_files.find(path)
+        return [str(path)], [image_files.printable(path)], ()
+    found, others = image_files.find(path)
+    left_out = tuple((image_files.printable(name), image_files.NOT_READ) for name in others)
     if not found:
-        raise UserError(f"there are no images in {path}; give an image or a folder of images")
-    return [str(path / name) for name in found], [image_files.printable(name) for name in found]
+        what = f" that can be read ({left_out[0][0]}: {image_files.NOT_READ})" if left_out else ""
+        raise UserError(f"there are no images{what} in {path}; give an image or a folder of images")
+    names = [image_files.printable(name) for name in found]
+    return [str(path / name) for name in found], names, left_out
 
 
 def _decoded_in_parts(
-    files: Sequence[str], names: Sequence[str], size: int, channels: int
+    files: Sequence[str], names: Sequence[str], size: int, channels: int, left_out: Skipped = ()
 ) -> Iterator[NewImages]:
+    """The readable images, a part at a time. Those that are left out are skipped with the first part."""
     n_readable = 0
     for first in range(0, len(files), AT_ONCE):
         part = [str(Path(file).absolute()) for file in files[first : first + AT_ONCE]]
@@ -201,7 +214,8 @@ def _decoded_in_parts(
         if n_readable == 0 and first + AT_ONCE >= len(files):
             name = image_files.printable(files[first])
             raise UserError(f"{name} cannot be read ({skipped[0]}); give an image or a folder of images")
-        yield NewImages(good, images, tuple((names[first + i], why) for i, why in skipped.items()))
+        unreadable = tuple((names[first + i], why) for i, why in skipped.items())
+        yield NewImages(good, images, unreadable + (() if first else left_out))
 
 
 def _benchmark(source: Mapping[str, Any], options: Options) -> Benchmark:
@@ -221,7 +235,7 @@ def _opened_benchmark(
             wrong = f"the images of {benchmark.name} have {benchmark.size} pixels and are not resized"
             raise UserError(f"{wrong}; leave out --size")
         return benchmark, (), np.arange(len(train))
-    size = options.size or min(benchmark.size, LARGEST[options.preset])
+    size = options.size or min(benchmark.size, options.largest)
     labels = np.concatenate([train.labels, test.labels])
     both = Listing(train.names + test.names, labels, train.files + test.files, train.root)
     opened, skipped, kept = _opened(both, size, 3, size, watch)
@@ -246,19 +260,31 @@ def _warn(what: str) -> None:
 
 
 def _opened(
-    listing: Listing, size: int | None, channels: int | None, largest: int, watch: Watch | None
+    listing: Listing,
+    size: int | None,
+    channels: int | None,
+    largest: int,
+    watch: Watch | None,
+    left_out: Skipped = (),
 ) -> tuple[Listing, Skipped, NDArray[np.int64]]:
-    """A listing with pixels instead of files, the skipped images, and the rows of the others."""
+    """A listing with pixels instead of files, the skipped images, and the rows of the others.
+
+    The images that are left out of the listing are skipped too.
+    """
     if size is not None and not image_files.SMALLEST <= size <= image_files.LARGEST:
         remedy = f"give a size from {image_files.SMALLEST} to {image_files.LARGEST} (--size), or leave it out"
         raise UserError(f"images cannot be resized to {size} pixels; {remedy}")
     if listing.files is None:
         return listing, (), np.arange(len(listing))
+    lacking = image_files.count_without_decoder(listing.files)
+    if lacking > store.MOST_UNREADABLE * len(listing):
+        wrong = f"{lacking} of {len(listing)} images are in HEIC format, which needs a decoder"
+        raise UserError(f"{wrong}; install it: pip install openldn[heif]")
     images, reasons = store.decode(
         listing.files, root=listing.root, size=size, channels=channels, largest=largest, watch=watch
     )
-    skipped = tuple((listing.names[i], reason) for i, reason in reasons.items())
-    image_files.warn_of_unreadable(skipped, len(listing), "skipped.csv")
+    skipped = (*((listing.names[i], reason) for i, reason in reasons.items()), *left_out)
+    image_files.warn_of_unreadable(skipped, len(listing) + len(left_out), "skipped.csv")
     kept = np.setdiff1d(np.arange(len(listing)), [*reasons])
     return replace(listing.rows(kept), images=images), skipped, kept
 

@@ -3,46 +3,36 @@
 A store belongs to one folder or list of files. It has these files:
 
 - `headers`: the width, height and kind of each image.
-- SIZExCHANNELS/`pixels`: the images, one after the other, channels last.
-- SIZExCHANNELS/`index`: the fingerprint of each image and its place in `pixels`.
-- SIZExCHANNELS/`trusted`: the number of index records that are certainly on disk together with their pixels.
+- SIZExCHANNELS/`pixels`, `index` and `trusted`: the images, channels last, as `row_store` keeps rows.
 
-Records are only ever appended. Each has a stamp, a hash of a file's path, size and modification time, so a
-changed file is decoded again. Records beyond `trusted` come from a process that was killed or from a power
-failure; their pixels are compared with their fingerprints first. Files that cannot be read have no record
-and are tried again each time.
+The key of a record is a stamp, a hash of a file's path, size and modification time, so a changed file is
+decoded again. Files that cannot be read have no record and are tried again each time.
 """
 
 import atexit
 import errno
-import hashlib
 import os
 import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from platformdirs import user_cache_path
 
 from openldn import lock
 from openldn.data import image_files, workers
 from openldn.data.image_files import Header
 from openldn.data.pixels import FEW, PRINT, Images, OnTheFly, Stored
+from openldn.data.row_store import KEY, RowStore, Table, hashed
 from openldn.errors import OpenLDNWarning, UserError
 
-STAMP = np.dtype("V16")
-HEADER = np.dtype([("stamp", STAMP), ("width", "i4"), ("height", "i4"), ("grey", "?")])
-PIXELS = np.dtype([("stamp", STAMP), ("print", PRINT), ("place", "i8")])
+HEADER = np.dtype([("key", KEY), ("width", "i4"), ("height", "i4"), ("grey", "?")])
 FORMAT = 2  # raised when decoding changes, so that old stores are not used
 MOST_UNREADABLE = 0.1
 SAMPLE = 200  # headers that are read to guess the size
 AT_ONCE = 2**23  # bytes of pixels per task of a worker process
-ROOM = 0.9  # share of the free disk space that a store may take
 
 Watch = Callable[[str, int, int], None]  # progress: what is done, how many of how many
 
@@ -70,9 +60,9 @@ def decode(
     # Absolute paths: worker processes may have been started in another working directory.
     absolute = [os.path.abspath(path) for path in paths]
     watch = watch or (lambda what, done, total: None)
-    folder = _folder(root)
-    with lock.held(folder / "lock", busy=None):
-        files = _Files(absolute, _Table(folder / "headers", HEADER))
+    own = folder(f"{FORMAT}\0{root}")
+    with lock.held(own / "lock", busy=None):
+        files = _Files(absolute, Table(own / "headers", HEADER))
         if size is None or channels is None:
             files.sample()
         # The headers of a sample suggest a size. All headers are known once all images were decoded to that
@@ -80,7 +70,7 @@ def decode(
         while True:
             shape = _shape(files, size, channels, largest)
             complete = files.complete
-            images = _Pixels(folder, shape).decode(files, watch)
+            images = _Pixels(own, shape).decode(files, watch)
             if complete or shape == _shape(files, size, channels, largest):
                 return images, dict(sorted(files.skipped.items()))
 
@@ -95,10 +85,10 @@ def _shape(files: "_Files", size: int | None, channels: int | None, largest: int
 class _Files:
     """The image files, with what is known of them."""
 
-    def __init__(self, paths: Sequence[str], table: "_Table"):
+    def __init__(self, paths: Sequence[str], table: Table):
         self.paths, self.table = paths, table
         self.stamps = [_stamp(path) for path in paths]
-        self.known = table.by_stamp()  # headers
+        self.known = table.by_key()  # headers
         self.skipped: dict[int, str] = {}  # why files cannot be read, by number
 
     @property
@@ -145,61 +135,57 @@ class _Files:
 
 
 class _Pixels:
-    """The images of one size: `pixels`, `index` and `trusted`."""
+    """The images of one size."""
 
     def __init__(self, folder: Path, shape: tuple[int, int, int]):
-        self.folder, self.shape, self.each = folder / f"{shape[1]}x{shape[0]}", shape, int(np.prod(shape))
-        self.folder.mkdir(exist_ok=True)
-        self.file, self.trusted = self.folder / "pixels", self.folder / "trusted"
-        self.file.touch()
-        self.index = _Table(self.folder / "index", PIXELS)
-        self._drop_damaged()
+        self.shape = shape
+        self.rows = RowStore(folder / f"{shape[1]}x{shape[0]}", "pixels", int(np.prod(shape)))
 
     def decode(self, files: _Files, watch: Watch) -> Images:
         """All readable files; those that are not stored yet are decoded first."""
         missing, fits = self._missing(files)
         if missing:
             self._add(missing, files, watch, fits)
-        known, readable = self.index.by_stamp(), files.readable
+        known, readable = self.rows.index.by_key(), files.readable
         records = [known[files.stamps[i]] for i in readable]
         prints = np.array([r[1] for r in records], PRINT)
         places = np.array([r[2] for r in records], np.int64)
         if (places >= 0).all():
-            return Stored(self.file, places, prints, self.shape)
+            return Stored(self.rows.file, places, prints, self.shape)
         return OnTheFly([files.paths[i] for i in readable], prints, self.shape)
 
     def _missing(self, files: _Files) -> tuple[list[int], bool]:
         """The files to decode, by number, and whether the disk has room for their pixels."""
         # The place of a file that was decoded but not stored is -1. A file without a header is decoded again.
-        places = {stamp: place for stamp, _, place in self.index.by_stamp().values() if stamp in files.known}
+        records = self.rows.index.by_key().values()
+        places = {stamp: place for stamp, _, place in records if stamp in files.known}
         by_stamp = {files.stamps[i]: i for i in files.readable if places.get(files.stamps[i], -1) < 0}
-        if not by_stamp or len(by_stamp) * self.each < ROOM * shutil.disk_usage(self.folder).free:
+        if not by_stamp or self.rows.has_room(len(by_stamp)):
             return [*by_stamp.values()], True
-        size = f"{len(by_stamp):,} decoded images take {len(by_stamp) * self.each / 1e9:.1f} GB"
-        what = f"{size}, more than {self.folder} has room for; they are decoded whenever they are needed"
+        size = f"{len(by_stamp):,} decoded images take {len(by_stamp) * self.rows.each / 1e9:.1f} GB"
+        what = f"{size}, more than {self.rows.folder} has room for; they are decoded whenever they are needed"
         slower = "which is slower ($OPENLDN_CACHE names another place)"
         warnings.warn(f"{what}, {slower}", OpenLDNWarning, stacklevel=2)
         return [i for stamp, i in by_stamp.items() if stamp not in places], False
 
     def _add(self, missing: list[int], files: _Files, watch: Watch, fits: bool) -> None:
         """Decodes files into `pixels`, if they fit, and records them."""
-        n_stored, done, tasks = self._n_stored, 0, []
-        at_once = min(max(AT_ONCE // self.each, 16), 256)
-        for first in range(0, len(missing), at_once):
-            part = missing[first : first + at_once]
-            into = (str(self.file), n_stored + first) if fits else (os.devnull, 0)
-            tasks.append((([files.paths[i] for i in part], self.shape[1], self.shape[0], into), part))
-        place_of = {i: n_stored + k if fits else -1 for k, i in enumerate(missing)}
+        done, tasks = 0, []
         try:
-            if fits:
-                os.truncate(self.file, (n_stored + len(missing)) * self.each)
+            first_place = self.rows.extend(len(missing)) if fits else 0
+            at_once = min(max(AT_ONCE // self.rows.each, 16), 256)
+            for first in range(0, len(missing), at_once):
+                part = missing[first : first + at_once]
+                into = (str(self.rows.file), first_place + first) if fits else (os.devnull, 0)
+                tasks.append((([files.paths[i] for i in part], self.shape[1], self.shape[0], into), part))
+            place_of = {i: first_place + k if fits else -1 for k, i in enumerate(missing)}
             few = len(missing) <= FEW
             for part, results in workers.map_unordered(image_files.decode, tasks, in_process=few):
                 done += len(part)
                 watch("decoding", done, len(missing))
                 files.add(part, [r if isinstance(r, str) else r.header for r in results])
                 good = [(i, r) for i, r in zip(part, results, strict=True) if not isinstance(r, str)]
-                self.index.add([(files.stamps[i], r.fingerprint, place_of[i]) for i, r in good])
+                self.rows.index.add([(files.stamps[i], r.fingerprint, place_of[i]) for i, r in good])
         except OSError as e:
             if e.errno != errno.ENOSPC:
                 raise
@@ -207,74 +193,7 @@ class _Pixels:
             remedy = f"make room, or name another place in $OPENLDN_CACHE, and {again}"
             raise UserError(f"the disk is full, so decoded images cannot be stored; {remedy}") from None
         if fits:
-            self._trust()
-
-    @property
-    def _n_stored(self) -> int:
-        return self.file.stat().st_size // self.each
-
-    def _drop_damaged(self) -> None:
-        """Removes records whose pixels are missing or, beyond `trusted`, differ from their fingerprints."""
-        n_trusted = int(self.trusted.read_text()) if self.trusted.exists() else 0
-        records, n_stored = self.index.read(), self._n_stored
-        good = records["place"] < n_stored
-        untrusted = np.flatnonzero(good & (records["place"] >= 0))
-        untrusted = untrusted[untrusted >= n_trusted]
-        if len(untrusted):
-            size = n_stored * self.each
-            pixels = torch.from_file(str(self.file), shared=False, size=size, dtype=torch.uint8).numpy()
-            for i in untrusted.tolist():
-                image = pixels.reshape(n_stored, -1)[int(records["place"][i])]
-                good[i] = image_files.fingerprint(image) == records["print"][i].tobytes()
-        if not good.all() or len(untrusted):
-            _write(self.index.file, records[good].tobytes())
-            self._trust()
-
-    def _trust(self) -> None:
-        """Writes all to disk and records that."""
-        for path in (self.file, self.index.file):
-            with path.open("rb+") as f:
-                os.fsync(f.fileno())
-        _write(self.trusted, str(len(self.index.read())).encode())
-
-
-class _Table:
-    """A file of records of one length; an incomplete last record is cut off."""
-
-    def __init__(self, file: Path, dtype: np.dtype[Any]):
-        self.file, self.dtype = file, dtype
-        self._unwritten: list[tuple[Any, ...]] = []  # for lack of disk space
-        file.touch()
-        os.truncate(file, file.stat().st_size // dtype.itemsize * dtype.itemsize)
-
-    def read(self) -> NDArray[Any]:
-        return np.fromfile(self.file, self.dtype)
-
-    def by_stamp(self) -> dict[bytes, tuple[Any, ...]]:
-        return {record[0]: record for record in [*self.read().tolist(), *self._unwritten]}
-
-    def add(self, records: Sequence[tuple[Any, ...]]) -> None:
-        if not records:
-            return
-        size = self.file.stat().st_size
-        try:
-            with self.file.open("ab") as f:
-                f.write(np.array(records, self.dtype).tobytes())
-        except OSError as e:
-            if e.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            os.truncate(self.file, size)  # no incomplete record
-            self._unwritten += records
-
-
-def _write(file: Path, data: bytes) -> None:
-    """Replaces a file atomically."""
-    part = file.with_name(f"{file.name}.part")
-    with part.open("wb") as f:
-        f.write(data)
-        f.flush()
-        os.fsync(f.fileno())
-    part.replace(file)
+            self.rows.trust()
 
 
 def _stamp(path: str) -> bytes:
@@ -284,19 +203,16 @@ def _stamp(path: str) -> bytes:
         about = f"{path}\0{status.st_size}\0{status.st_mtime_ns}"
     except (OSError, ValueError):
         about = f"{path}\0missing"
-    return _hash(about)
+    return hashed(about)
 
 
-def _hash(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=STAMP.itemsize).digest()
-
-
-def _folder(root: str) -> Path:
+def folder(name: str) -> Path:
+    """A folder of the cache by name; a temporary one if the cache is not writable."""
     try:
-        folder = cache() / _hash(f"{FORMAT}\0{root}").hex()
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "root.txt").write_text(root + "\n", errors="backslashreplace")
-        return folder
+        named = cache() / hashed(name).hex()
+        named.mkdir(parents=True, exist_ok=True)
+        (named / "name.txt").write_text(name.replace("\0", " ") + "\n", errors="backslashreplace")
+        return named
     except OSError:  # the cache is not writable: a temporary store for this process, private to its user
         temporary = tempfile.mkdtemp(prefix="openldn-store-")
         atexit.register(shutil.rmtree, temporary, ignore_errors=True)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openldn.data import workers
+from openldn.data import features, workers
 from openldn.data.draws import Draws, Keys, integers, keys_of
 from openldn.data.operations import OPS, Ints, apply_ops, gather_pixels
 
@@ -28,8 +28,10 @@ RESIZED_ABOVE = 96
 def views(images: Tensor, names: tuple[str, ...], flip: bool, keys: Keys) -> tuple[Tensor, ...]:
     """One view per name, as floats in [0, 1]; those of image i depend on its key alone.
 
-    Images may also be floats in [0, 1], which are rounded to 256 levels.
+    Images may also be floats in [0, 1], which are rounded to 256 levels, or features (n, v, d).
     """
+    if images.ndim == 3:
+        return features.views(images, names, keys)
     if images.is_floating_point():
         images = (images * 255).round().to(torch.uint8)
     made = tuple(torch.empty(images.shape, device=images.device) for _ in names)

@@ -102,7 +102,7 @@ class OnPseudoLabels(ClosedWorld):
 
     def refresh(self, average: Classifier, progress: float) -> None:
         """New pseudo-labels, if images have their full size and `ready` says so."""
-        size = self.problem.images.shape[3]
+        size = self.problem.images.shape[-1]
         if average.training_size in (None, size) and self.ready(average):
             self.choose(lambda images: infer(average, images).logits.softmax(dim=1))
             self.n_refreshed += 1

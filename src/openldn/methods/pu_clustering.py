@@ -165,7 +165,7 @@ class Augmented:
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         (view,) = views(self.images[rows], ("crop_jitter",), self.flip, keys_of(*self.keys, rows.numpy()))
-        return (255 * view).round().to(torch.uint8)
+        return view[:, None] if view.ndim == 2 else (255 * view).round().to(torch.uint8)
 
 
 def _early(outputs: Outputs) -> Tensor:

@@ -144,11 +144,32 @@ def _shortcut(width_in: int, width: int, stride: int) -> nn.Module:
     return nn.Sequential(nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width))
 
 
-class Pixels(nn.Flatten):
-    """No network at all: features are pixels."""
+class Adapter(nn.Module):
+    """On features (n, d) of a frozen network: an MLP with one hidden layer around a shortcut.
+
+    It starts as the identity.
+    """
+
+    def __init__(self, d: int, hidden: int = 512):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, d))
+        nn.init.zeros_(self.layers[2].weight)  # type: ignore[arg-type]
+        nn.init.zeros_(self.layers[2].bias)  # type: ignore[arg-type]
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z + self.layers(z)  # type: ignore[no-any-return]
+
+
+class Input(nn.Flatten):
+    """No network at all: features are the input, pixels or features of a frozen network."""
 
     def __init__(self, channels: int, size: int):
         super().__init__()
+
+
+def on_features(name: str, d: int) -> nn.Module:
+    """A new network on features of a frozen one: `none`, or else an adapter."""
+    return Input(d, 1) if name == "none" else Adapter(d)
 
 
 BACKBONES: dict[str, Callable[[int, int], nn.Module]] = {
@@ -156,5 +177,5 @@ BACKBONES: dict[str, Callable[[int, int], nn.Module]] = {
     "medium": partial(SmallNet, wide=2),
     "resnet18": lambda channels, size: ResNet(channels, size, Basic, (2, 2, 2, 2)),
     "resnet50": lambda channels, size: ResNet(channels, size, Bottleneck, (3, 4, 6, 3)),
-    "pixels": Pixels,
+    "none": Input,
 }

@@ -37,19 +37,23 @@ Predict = Callable[[Images], Tensor]  # images -> class probabilities (n, C)
 
 
 class Classifier(nn.Module):
-    """f_Φ ∘ f_Θ: images in [0, 1] -> normalised pixels -> features z -> logits."""
+    """f_Φ ∘ f_Θ: images in [0, 1] -> normalised pixels -> features z -> logits.
+
+    Instead of images it may be given features of a frozen network (n, d), which are normalised too.
+    """
 
     mean: Tensor
     std: Tensor
 
     def __init__(self, backbone: nn.Module, head: Head | Linear, mean: Tensor, std: Tensor):
+        """`mean` and `std` are (c, 1, 1) for images and (d,) for features."""
         super().__init__()
         self.training_size: int | None = None  # images are downsized to this first (progressive resizing)
         self.flip_tta = False  # whether `infer` averages over the flipped image (test-time augmentation)
         self.mixed_precision = False  # whether the backbone computes in bfloat16; weights stay float32
         self.backward_cost = 2.0  # in units of the forward pass
-        self.register_buffer("mean", mean.view(1, -1, 1, 1))
-        self.register_buffer("std", std.view(1, -1, 1, 1))
+        self.register_buffer("mean", mean[None])
+        self.register_buffer("std", std[None])
         self.backbone = backbone
         self.head = head
 
@@ -87,12 +91,18 @@ def last_stage(backbone: nn.Module) -> tuple[nn.Sequential, nn.Sequential] | Non
     return nn.Sequential(*[*layers][:-last]), nn.Sequential(*[*layers][-last:])
 
 
-def pixel_statistics(images: Images, max_images: int = 10_000) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each channel, in [0, 1], over at most `max_images` spread evenly.
+def statistics(images: Images, max_images: int = 10_000) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation, over at most `max_images` spread evenly, to normalise by.
 
-    (n, c, h, w) uint8 -> (c,), (c,)
+    Images: of each channel, in [0, 1].  (n, c, h, w) uint8 -> (c, 1, 1), (c, 1, 1)
+    Features: the mean of each, and one standard deviation for all, so that distances keep their proportions.
+    (n, v, d) -> (d,), (d,)
     """
     images = Part(images, torch.arange(0, len(images), -(-len(images) // max_images)))
+    if len(images.shape) == 3:
+        z = torch.cat([piece[:, 0] for piece in pieces(images)])
+        mean = z.mean(dim=0)
+        return mean, (z - mean).square().mean().sqrt().clamp_min(1e-6).expand_as(mean).clone()
     n, channels, h, w = images.shape
     n_values = n * h * w
     # Sums of bytes and of their squares, piece by piece: no float copy of all images is made.
@@ -104,22 +114,27 @@ def pixel_statistics(images: Images, max_images: int = 10_000) -> tuple[Tensor, 
         squares += values.square_().sum((2, 3)).double().sum(0)
     mean = total / n_values
     std = (squares / n_values - mean**2).clamp_min(1.0).sqrt()
-    return (mean / 255).float(), (std / 255).float()
+    return (mean / 255).float().view(-1, 1, 1), (std / 255).float().view(-1, 1, 1)
 
 
 @torch.no_grad()
 def infer(network: nn.Module, images: Images) -> Outputs:
     """Outputs on unaugmented images, uint8 (n, c, h, w), in evaluation mode; on the CPU.
 
-    With `flip_tta`, the mean over an image and its horizontal flip (test-time augmentation).
+    With `flip_tta`, the mean over an image and its horizontal flip (test-time augmentation). Of features
+    (n, v, d), the mean over the stored views.
     """
     device = next(network.parameters()).device
     flip_tta = getattr(network, "flip_tta", False)
     parts = list[tuple[Tensor, ...]]()
     with evaluating(network), _early_features(network) as early:
         for piece in pieces(images, 2**21):
-            x = piece.to(device).float().div_(255)
-            views = (x, x.flip(3)) if flip_tta else (x,)
+            x = piece.to(device)
+            if x.ndim == 3:
+                views = x.unbind(1)
+            else:
+                x = x.float().div_(255)
+                views = (x, x.flip(3)) if flip_tta else (x,)
             outputs = [(*network(view), *early[-1:]) for view in views]
             parts.append(tuple(sum(same) / len(same) for same in zip(*outputs, strict=True)))
             early.clear()

@@ -115,7 +115,7 @@ class Training:
     def resize(self, progress: float) -> None:
         """Progressive resizing, where the settings ask for it."""
         if getattr(self.settings, "progressive_resizing", False):
-            size = progressive_size(progress, self.problem.images.shape[3])
+            size = progressive_size(progress, self.problem.images.shape[-1])
             self.network.training_size = self.model.training_size = size
 
     def step(self, batches: Batches, clock: Clock) -> Mapping[str, Tensor]:

@@ -12,7 +12,7 @@ from openldn.errors import UserError
 from openldn.nets.classifier import Classifier, Predict
 from openldn.nets.heads import HeadBuilder, Linear
 from openldn.nets.predictors import Argmax, Predictor
-from openldn.options import Options, PresetName
+from openldn.options import Options, PresetName, Weights
 from openldn.training.schedules import Composition, proportional
 from openldn.training.settings import Settings
 
@@ -92,6 +92,8 @@ class Stage:
     """Whether other systems start in the same way: its result is cached, and has no predictor."""
     backbone: str | None = None
     """A backbone that it cannot do without."""
+    frozen: bool = False
+    """Whether it takes features of a frozen pretrained network instead of images."""
 
     def n_outputs(self, problem: Problem) -> int:
         """How many outputs the network has."""
@@ -133,6 +135,12 @@ class System:
                 )
             found[stage.name] = settings.with_values(given[stage.name])
         return found
+
+    @property
+    def weights(self) -> Weights:
+        """What pretrained weights it is for: frozen ones, ones that go on learning, or none."""
+        frozen = {stage.frozen for stage in self.stages}
+        return "scratch" if frozen == {False} else "frozen" if frozen == {True} else "fine-tuned"
 
     @property
     def trained(self) -> list[Stage]:

@@ -14,25 +14,34 @@ from openldn.data.text_files import read_text
 from openldn.errors import UserError
 
 UNLABELLED_FOLDERS = ("unlabelled", "unlabeled")
+LeftOut = tuple[tuple[str, str], ...]  # names of files that look like images and are not read, with reasons
 
 
-def find(folder: Path, labels: Path | None = None, split: Mapping[str, str] | None = None) -> Listing:
-    """The images below a folder, labelled by `split`, by the CSV file `labels`, or by class folders."""
+def find(
+    folder: Path, labels: Path | None = None, split: Mapping[str, str] | None = None
+) -> tuple[Listing, LeftOut]:
+    """The images below a folder, labelled by `split`, by the CSV file `labels`, or by class folders.
+
+    Also the files that look like images, but whose format is not read. They need no label and may have one.
+    """
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; give a folder of images or the name of a data set")
-    found = image_files.find(folder)
+    found, others = image_files.find(folder)
+    names, left_out = ([image_files.printable(name) for name in some] for some in (found, others))
     if not found:
+        what = f" that can be read ({left_out[0]}: {image_files.NOT_READ})" if left_out else ""
         remedy = f"it takes {', '.join(s[1:] for s in image_files.SUFFIXES)}"
-        raise UserError(f"there are no images in {folder}; {remedy}")
-    names = [image_files.printable(name) for name in found]
+        raise UserError(f"there are no images{what} in {folder}; {remedy}")
     if split is not None:
-        given = _matched(split, names, "the split")
+        given = _matched(split, names, "the split", left_out)
     elif labels is not None:
-        given = _matched(trimmed(_relative(folder, read_labels(labels)), names), names, str(labels))
+        read = trimmed(_relative(folder, read_labels(labels)), [*names, *left_out])
+        given = _matched(read, names, str(labels), left_out)
     else:
         given = _from_folders(folder, names)
     files = tuple(os.path.join(folder, name) for name in found)
-    return Listing(tuple(names), np.array(given, object), files, root=str(folder))
+    listing = Listing(tuple(names), np.array(given, object), files, root=str(folder))
+    return listing, tuple((name, image_files.NOT_READ) for name in left_out)
 
 
 def find_listed(table: Path, split: Mapping[str, str] | None = None) -> Listing:
@@ -104,9 +113,11 @@ def _relative(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
     return made
 
 
-def _matched(given: Mapping[str, str], names: list[str], what: str) -> list[str]:
-    """The label of each name, "" if it has none."""
-    missing = sorted(set(given) - set(names))
+def _matched(
+    given: Mapping[str, str], names: list[str], what: str, left_out: Collection[str] = ()
+) -> list[str]:
+    """The label of each name, "" if it has none. Labels of images that are left out are ignored."""
+    missing = sorted(set(given) - set(names) - set(left_out))
     if missing:
         wrong = f"{what} names {len(missing)} images that are not in the folder (such as {missing[0]!r})"
         raise UserError(f"{wrong}; give paths relative to the folder")
