@@ -20,3 +20,10 @@ def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
     os.environ.pop("OPENLDN_CACHE")
     if before is not None:
         os.environ["OPENLDN_CACHE"] = before
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of a test's own."""
+    monkeypatch.setenv("OPENLDN_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"

@@ -16,11 +16,7 @@ from openldn.data import image_files, pixels, reading, row_store, store
 from openldn.data.pixels import Images
 from openldn.errors import OpenLDNWarning, UserError
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("OPENLDN_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def write(folder: Path, n: int, size: int = 8, seed: int = 0) -> list[Path]:
