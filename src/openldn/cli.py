@@ -3,16 +3,17 @@
 What a command needs is imported when it runs, so that `--help` answers at once.
 """
 
+import io
 import json
 import os
 import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, get_type_hints
 
 import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, Suppress, UseAppendAction, arg
@@ -230,8 +231,8 @@ def _show_system(system: Any) -> None:
         _say(textwrap.fill(f"paper: {system.paper}", 80))
     presets = {preset: system.settings(Options(preset=preset)) for preset in ("fast", "paper")}
     for stage in system.stages:
-        if stage.objective is None:
-            _say(f"\nstage {stage.name}: nothing is trained")
+        if not stage.settings.described():
+            _say(f"\nstage {stage.name}: nothing to set")
             continue
         fast, paper = (asdict(presets[preset][stage.name]) for preset in ("fast", "paper"))
         table = Table(
@@ -387,12 +388,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _run(argv: Sequence[str]) -> None:
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            COMMANDS,
-            prog="openldn",
-            description="Open-world learning on images: recognise known classes, discover novel ones.",
-            args=argv,
-        )
+        with nullcontext() if {*argv} & COMMANDS.keys() else redirect_stdout(_Usage(sys.stdout)):
+            tyro.extras.subcommand_cli_from_dict(
+                COMMANDS,
+                prog="openldn",
+                description="Open-world learning on images: recognise known classes, discover novel ones.",
+                args=argv,
+            )
     except (UserError, Diverged) as e:
         # One line, whatever line breaks a file's name or a label may hold.
         print(f"error: {' '.join(str(e).split())}", file=sys.stderr)
@@ -419,6 +421,26 @@ def _run(argv: Sequence[str]) -> None:
             file=sys.stderr,
         )
         sys.exit(2)
+
+
+class _Usage(io.TextIOBase):
+    """Standard output with a usage line that is not longer for every command there is."""
+
+    def __init__(self, out: TextIO):
+        self.out = out
+
+    def write(self, text: str) -> int:
+        return self.out.write(text.replace("{" + ",".join(COMMANDS) + "}", "COMMAND ..."))
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.out.encoding
+
+    def isatty(self) -> bool:
+        return self.out.isatty()
+
+    def flush(self) -> None:
+        self.out.flush()
 
 
 def _conclude(run: "Run") -> None:

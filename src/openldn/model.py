@@ -113,6 +113,7 @@ class Model:
                 "n_outputs": str(self.network.head.out_features),
                 "precision": "bfloat16" if self.network.mixed_precision else "float32",
                 "flip_tta": str(self.network.flip_tta),
+                "training_size": str(self.network.training_size or 0),
             },
         )
 
@@ -132,9 +133,14 @@ class Model:
             name, stage = about["backbone"], systems.find(about["system"]).stages[number]
             predictor = stage.predictor(stage.settings())
             known, novel = list(classes["known"]), list(classes["novel"])
-            mean = tensors["network.mean"]
+            mean, training_size = tensors["network.mean"], int(about.get("training_size", "0"))
             # What a file says of itself is checked before anything is built by it.
-            if not SMALLEST <= size <= LARGEST or channels not in (1, 3) or number < 0:
+            if (
+                not SMALLEST <= size <= LARGEST
+                or not 0 <= training_size <= size
+                or channels not in (1, 3)
+                or number < 0
+            ):
                 raise ValueError
             rows = sum(len(t) for name, t in tensors.items() if name.startswith("network.head.") and t.ndim)
             if (
@@ -174,6 +180,7 @@ class Model:
             raise UserError(f"{file} does not fit its backbone ({name}); train again") from None
         network.mixed_precision = about.get("precision") == "bfloat16"
         network.flip_tta = about.get("flip_tta") == "True"
+        network.training_size = training_size or None
         predictor.state = _under("predictor.", tensors)
         network = _laid_out(network, on).eval()
         return Model(
@@ -196,9 +203,10 @@ def _recorded_encoder(
     try:
         record = json.loads(about["encoder"])
         flip, precision = about["flipped"] == "True", about["encoder_precision"]
-        assert isinstance(record, list) and precision in get_args(Precision)
+        if not isinstance(record, list) or precision not in get_args(Precision):
+            raise TypeError
         return encoder(record, flip=flip, on=on, precision=precision, own=backbone)  # type: ignore[arg-type]
-    except (KeyError, TypeError, ValueError, AssertionError):
+    except (KeyError, TypeError, ValueError):
         raise UserError(f"{file} is not a model of this version; train again") from None
 
 
@@ -214,6 +222,8 @@ def new_network(
     if len(problem.images.shape) == 3:
         d = problem.images.shape[2]
         body = backbones.on_features(stage.backbone or "adapter", d)
+        if stage.backbone == "none":  # the input itself
+            mean, std = torch.zeros(d), torch.ones(d)
     else:
         size, channels = problem.images.shape[3], problem.images.shape[1]
         if isinstance(backbone, nn.Module):
@@ -230,6 +240,8 @@ def new_network(
         d = n_features(body, len(mean), size)
     head = stage.head(d, stage.n_outputs(problem), problem.n_known)
     network = Classifier(body, head, mean, std)
+    # Few images of one's own say less of the statistics than the many that a backbone was trained on.
+    network.norm_frozen = isinstance(backbone, str) and pretrained.is_pretrained(backbone)
     return _laid_out(network, device).train()
 
 

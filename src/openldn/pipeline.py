@@ -31,7 +31,7 @@ from openldn.options import Options, PresetName, plain
 from openldn.progress import Watcher, watcher
 from openldn.run import Run
 from openldn.training import loop, pretraining
-from openldn.training.settings import Settings
+from openldn.training.settings import Hyperparameters, Settings
 from openldn.training.stage import Stage, System
 
 BACKBONE: dict[PresetName, str] = {"fast": "small", "paper": "resnet18"}
@@ -151,11 +151,13 @@ def decide(options: Options, system: System, backbone: nn.Module | None = None) 
     }
 
 
-def for_any_backbone(settings: Settings) -> Settings:
+def for_any_backbone(settings: Hyperparameters) -> Hyperparameters:
     """The same for a user's network, of which nothing is known.
 
     Its convolutions may not be normalised, so Muon is not for it. It may take images of one size alone.
     """
+    if not isinstance(settings, Settings):
+        return settings
     changed: dict[str, Any] = {"optimiser": "adam"}
     if hasattr(settings, "progressive_resizing"):
         changed["progressive_resizing"] = False
@@ -217,8 +219,7 @@ def new_encoder(
     else:
         sources = []
         for name in (options.backbone or pretrained.LITE0).split(","):
-            found = pretrained.find(name)
-            sources.append(found if options.size is None else replace(found, size=options.size))
+            sources.append(pretrained.find(name).for_images_of(problem.images.shape[3]))
     return Encoder(sources, flip=problem.flip, on=on, precision=precision)
 
 
@@ -261,7 +262,7 @@ class Job:
     run: Run
     options: Options
     system: System
-    settings: dict[str, Settings]  # by stage
+    settings: dict[str, Hyperparameters]  # by stage
     problem: Problem
     truth: Truth | None
     backbone: nn.Module | None  # a user's own
@@ -280,7 +281,7 @@ class Job:
         system = systems.find(options.method)
         recorded = run.config["settings"]
         try:
-            settings = {stage.name: stage.settings(**recorded[stage.name]) for stage in system.trained}
+            settings = {stage.name: stage.settings(**recorded[stage.name]) for stage in system.stages}
             for name, own in settings.items():
                 own.with_values(asdict(own))
                 if asdict(own).keys() != recorded[name].keys():
@@ -333,7 +334,9 @@ class Job:
             network = made
             if stage.objective is not None:
                 problem, _ = self.input(stage)
-                training = loop.Training(stage, problem, network, self.settings[stage.name])
+                settings = self.settings[stage.name]
+                assert isinstance(settings, Settings)
+                training = loop.Training(stage, problem, network, settings)
                 # What code outside this package does is not in the key.
                 cached = stage.pretraining and self.backbone is None
                 cached = cached and stage.objective.__module__.startswith("openldn.")
@@ -480,11 +483,12 @@ class Job:
         settings = self.settings.get(own.name)
         if settings is None:
             settings = systems.find("openldn").settings(replace(self.options, settings={}))[own.name]
+        if self.backbone is not None:
+            settings = for_any_backbone(settings)
+        assert isinstance(settings, Settings)
         if settings.epochs is not None and settings.least_images is not None:
             least = round(0.5 * settings.least_images)
             settings = replace(settings, epochs=0.5 * settings.epochs, least_images=least)
-        if self.backbone is not None:
-            settings = for_any_backbone(settings)
         budget = None if self.options.budget is None else 0.5 * own.share * self.options.budget
         return replace(own, name="count"), settings, budget
 

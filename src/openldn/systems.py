@@ -13,6 +13,7 @@ from openldn.methods import (
     cgdl,
     ds3l,
     dtc,
+    fine_tuning,
     fixmatch,
     gcd,
     k_means,
@@ -29,6 +30,7 @@ from openldn.methods import (
     trssl,
     uda,
     uno,
+    whitened_clustering,
 )
 from openldn.methods.closed_world import followed_by
 from openldn.training.stage import Stage, System
@@ -41,10 +43,11 @@ CLOSED_WORLD: dict[str, Stage] = {
 
 _METHODS = (
     *(self_training, pu_clustering, fixmatch, ds3l, cgdl, dtc, rankstats, uno, orca, mixmatch, uda),
-    *(mean_teacher, supervised, gcd, simgcd, trssl, k_means, simclr),
+    *(mean_teacher, supervised, gcd, simgcd, trssl, k_means, simclr, fine_tuning, whitened_clustering),
 )
 SYSTEMS: dict[str, System] = {
-    system.name: system for system in (*openldn.SYSTEMS, *(method.SYSTEM for method in _METHODS))
+    system.name: system
+    for system in (*openldn.SYSTEMS, *(method.SYSTEM for method in _METHODS), k_means.SEMI_SUPERVISED)
 }
 FORMER_NAMES = {"rest-refine": "pu-self-training", "rest": "pu-clustering"}
 

@@ -319,7 +319,7 @@ def test_every_setting_is_recorded(method: str, runs: Callable[[str], Runs]) -> 
     recorded = run.config["settings"]
     assert recorded == {name: asdict(own) for name, own in system.settings(run.options).items()}
     assert {own["batch"] for own in recorded.values()} == ({24} if recorded else set())  # as it was set
-    assert recorded.keys() == {stage.name for stage in systems.find(method).trained}
+    assert recorded.keys() == {stage.name for stage in systems.find(method).stages}
 
 
 @EVERY

@@ -1,5 +1,6 @@
 """Backbones from elsewhere: found, loaded, run, and refused in one sentence each."""
 
+import dataclasses
 import io
 import json
 import re
@@ -17,9 +18,11 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
+from openldn import cli
 from openldn.data import sources
 from openldn.errors import OpenLDNWarning, UserError
-from openldn.nets import pretrained
+from openldn.nets import efficientnet, pretrained
+from openldn.nets.backbones import BACKBONES
 from openldn.nets.efficientnet import EfficientNetLite0
 from openldn.nets.pretrained import LITE0, check_features, fast_inference, find, is_pretrained, present
 
@@ -110,7 +113,8 @@ def expected(model: Any, kind: str, x: Tensor) -> Tensor:
         case "ijepa":
             return model(x).last_hidden_state.mean(1)
         case "clip-vision":
-            return model.post_layernorm(model(x).last_hidden_state[:, 0])
+            tower = getattr(model, "vision_model", model)  # in early versions inside the model
+            return tower.post_layernorm(model(x).last_hidden_state[:, 0])
         case "clip-vision-projected":
             return model(x).image_embeds
         case "clip":  # without a text the model has no embeddings; they are normalised there
@@ -299,7 +303,7 @@ def refused(name: str) -> str:
     with pytest.raises(UserError) as e:
         find(name).module()
     assert "\n" not in str(e.value)
-    assert ";" in str(e.value)
+    assert re.search("; |: get it again", str(e.value))  # what to do
     return str(e.value)
 
 
@@ -431,7 +435,7 @@ def test_bad_features(z: Any, said: str) -> None:
 
 
 def test_names() -> None:
-    for name in ("small", "medium", "resnet18", "resnet50", "pixels", "vgg"):
+    for name in (*BACKBONES, "vgg"):
         assert not is_pretrained(name)
     for name in (LITE0, "facebook/dinov2-small", "./model", "/a/b"):
         assert is_pretrained(name)
@@ -493,6 +497,57 @@ def test_changed_or_missing_weights_of_the_wheel(tmp_path: Path, monkeypatch: py
     assert not present(LITE0)
 
 
+def test_what_is_listed_of_it_is_so() -> None:
+    found, listed = find(LITE0), pretrained.LISTED[LITE0]
+    with torch.device("meta"):
+        net = found.blank()
+        d = net(torch.zeros(1, 3, 32, 32)).shape[1]
+    n = sum(p.numel() for p in net.parameters())
+    assert listed == (d, found.size, n, found.licence)
+
+
+def test_speed_is_images_by_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that only the network moves: 16 images in 0.1 seconds, and the first time in 10."""
+    clock = [0.0]
+    monkeypatch.setattr(pretrained.time, "monotonic", lambda: clock[0])
+
+    class Slow(nn.Flatten):
+        turns = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            clock[0] += 0.1 if self.turns else 10.0
+            self.turns += 1
+            return super().forward(x) + self.weight
+
+    slow = Slow()
+    slow.weight = nn.Parameter(torch.zeros(1))
+    assert pretrained.images_per_second(slow, (3, 4, 4), 0.5) == pytest.approx(160)
+    assert 4 <= slow.turns <= 8
+
+
+def test_the_list_of_networks(
+    transformers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "hub" / "models--facebook--dinov2-small"
+    save(transformers, build(transformers, "dinov2"), place / "snapshots" / ("0" * 40))
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setattr(pretrained, "images_per_second", lambda module, shape: 1000 * shape[1])
+    cli.main(["backbones"])
+    rows = {
+        cells[0]: cells[1:]
+        for line in capsys.readouterr().out.splitlines()
+        if len(cells := [cell.strip() for cell in line.split("│")[1:-1]]) == 6
+    }
+    assert rows[LITE0] == ["1,280", "224", "3.4 M", "wheel, Apache-2.0", "yes, 224,000"]
+    assert rows["facebook/dinov2-small"] == ["384", "224", "22.1 M", "hub, Apache-2.0", "yes, 224,000"]
+    assert rows["facebook/dinov2-base"][-1] == "no"
+    assert rows["resnet18"] == ["512", "32", "11.2 M", "random, MIT", "yes, 32,000"]
+    assert {"small", "medium", "resnet50"} <= rows.keys()
+    cli.main(["backbones", "--no-speed"])
+    assert "000" not in capsys.readouterr().out
+
+
 # ------------------------------------------------------------------------- real weights, real images
 
 PETS = sources.find("oxford-pets", None)
@@ -534,20 +589,28 @@ def neighbours(found: pretrained.Pretrained) -> float:
     return float(np.mean([max(row, key=row.count) == breed for row, breed in zip(votes, truth, strict=True)]))
 
 
-def top_1(z: Tensor, weight: Tensor, bias: Tensor, names: list[str]) -> float:
-    """Accuracy of the classifier of ImageNet's thousand classes that was published with the features."""
-    found = F.linear(z, weight, bias).argmax(1).tolist()
-    return float(np.mean([BREEDS[name] == k for name, k in zip(names, found, strict=True)]))
+def on_imagenet(z: Tensor, weight: Tensor, bias: Tensor, names: list[str]) -> tuple[float, float]:
+    """Accuracy and loss of the classifier of ImageNet's thousand classes, published with the features."""
+    logits, truth = F.linear(z, weight, bias), torch.tensor([BREEDS[name] for name in names])
+    return float((logits.argmax(1) == truth).float().mean()), float(F.cross_entropy(logits, truth))
 
 
 @needs_pets
 @pytest.mark.slow
-def test_efficientnet_lite0_knows_pets() -> None:
+def test_efficientnet_lite0_knows_pets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Input and padding are as they were in training: others make the loss larger."""
     found = find(LITE0)
     published = torch.load(io.BytesIO(pretrained._lite0_bytes()), weights_only=True)
     images, names = photographs("test", 20, BREEDS)
-    assert top_1(features(found, images), published["_fc.weight"], published["_fc.bias"], names) > 0.85
-    assert neighbours(found) > 0.8
+    classifier = published["_fc.weight"], published["_fc.bias"]
+    accuracy, loss = on_imagenet(features(found, images), *classifier, names)
+    assert accuracy > 0.9
+    assert neighbours(found) > 0.7  # chance is 0.03
+    for mean, std in [((0.0,) * 3, (1.0,) * 3), IMAGENET]:
+        other = dataclasses.replace(found, mean=mean, std=std)
+        assert on_imagenet(features(other, images), *classifier, names)[1] > loss + 0.03
+    monkeypatch.setattr(efficientnet, "pad_for_stride_2", lambda x, kernel: F.pad(x, [kernel // 2] * 4))
+    assert on_imagenet(features(found, images), *classifier, names)[1] > loss + 0.03
 
 
 @needs_pets
@@ -572,5 +635,5 @@ def test_mobilenet_v2_from_a_folder(transformers: Any, tmp_path: Path) -> None:
     images, names = photographs("test", 20, BREEDS)
     z = features(found, images)
     assert z.shape == (len(images), 1280)
-    assert top_1(z, given["classifier.1.weight"], given["classifier.1.bias"], names) > 0.8
-    assert neighbours(found) > 0.75
+    assert on_imagenet(z, given["classifier.1.weight"], given["classifier.1.bias"], names)[0] > 0.8
+    assert neighbours(found) > 0.7

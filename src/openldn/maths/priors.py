@@ -29,6 +29,20 @@ def uniform_correction(log_p: Tensor, prior: Tensor) -> Tensor:
     return prior_correction(log_p, prior, rounds=50) - prior.log()
 
 
+def leaning(log_p: Tensor, prior: Tensor, balance: float, start: Tensor, rounds: int = 10) -> Tensor:
+    """What to add to log-probabilities (n, C) so that their mean prediction leans to the prior (C,).  (C,)
+
+    The dual of optimal transport whose column sums are penalised instead of fixed (unbalanced transport): a
+    `balance` of 1 meets the prior, 0 changes nothing. `start` is what was added before.
+    """
+    b = start
+    for _ in range(rounds):
+        share = (log_p + b).softmax(dim=1).mean(dim=0).clamp_min(1e-8)
+        b = balance * (prior.log() - share.log() + b)
+        b = b - b.mean()
+    return b
+
+
 class DistributionAlignment:
     """Aligns predictions with a prior over the last few thousand images (after ReMixMatch, 2020)."""
 

@@ -52,6 +52,7 @@ class Classifier(nn.Module):
         self.flip_tta = False  # whether `infer` averages over the flipped image (test-time augmentation)
         self.mixed_precision = False  # whether the backbone computes in bfloat16; weights stay float32
         self.backward_cost = 2.0  # in units of the forward pass
+        self.norm_frozen = False  # whether BatchNorm uses its running statistics, which stay, in training too
         self.register_buffer("mean", mean[None])
         self.register_buffer("std", std[None])
         self.backbone = backbone
@@ -60,6 +61,15 @@ class Classifier(nn.Module):
     def forward(self, x: Tensor) -> FeaturesAndLogits:
         z = self.head.features(self.trunk(x))
         return FeaturesAndLogits(z, self.head(z))
+
+    def train(self, mode: bool = True) -> "Classifier":
+        """Training mode; with `norm_frozen`, BatchNorm in the backbone stays in evaluation mode."""
+        super().train(mode)
+        if self.norm_frozen:
+            for m in self.backbone.modules():
+                if isinstance(m, BatchNorm):
+                    m.eval()
+        return self
 
     def trunk(self, x: Tensor) -> Tensor:
         """Features of the backbone.  (n, c, h, w) -> (n, d)"""

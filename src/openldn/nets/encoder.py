@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -169,7 +170,7 @@ def encoder(
             mean, std = tuple(one["mean"]), tuple(one["std"])
             sources.append(Custom(one["size"], mean, std, one["digest"], own))
             continue
-        found: Pretrained = find(one["name"])
+        found: Pretrained = replace(find(one["name"]), size=one["size"])
         if found.digest != one["digest"]:
             raise UserError(
                 f"the weights of {one['name']} are not those that this run was trained with; "

@@ -26,7 +26,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +50,7 @@ FILES = (CONFIG, PREPROCESSING, WEIGHTS, "model-*.safetensors", f"{WEIGHTS}.inde
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SEE_CARD = "see its card"
+ENLARGED = 5
 
 
 class Listed(NamedTuple):
@@ -98,6 +99,14 @@ class Pretrained(ABC):
     def blank(self) -> nn.Module:
         """The same architecture, its weights not read."""
         return blank(self.architecture)
+
+    def for_images_of(self, size: int) -> "Pretrained":
+        """The same for images of so many pixels.
+
+        A network that takes images of any size gets small ones enlarged no more than `ENLARGED` times: that
+        is faster, and as good (on CIFAR-100, 160 pixels are better than 224).
+        """
+        return replace(self, size=min(self.size, ENLARGED * size)) if self.name == LITE0 else self
 
 
 def is_pretrained(name: str) -> bool:
@@ -277,8 +286,8 @@ def _hugging_face(name: str) -> HuggingFace:
         pickles = sorted(file.name for pattern in PICKLES for file in folder.glob(pattern))
         found = f"only a pickle ({pickles[0]}), which may run code" if pickles else "no weights"
         raise UserError(f"{name} has {found}; it needs {WEIGHTS}, which transformers' save_pretrained writes")
-    _, config_class = _classes(name, config)
-    size, mean, std = _input(name, folder, config_class)
+    _, parsed = _classes(name, config)
+    size, mean, std = _input(name, folder, parsed)
     digest = hashlib.sha256(json.dumps([RULE, config, size, mean, std], sort_keys=True).encode())
     for file in files:
         with file.open("rb") as f:
@@ -291,9 +300,7 @@ def _library(module: str, name: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise UserError(
-            f"backbone {name} needs the library {module}; pip install 'openldn[pretrained]'"
-        ) from None
+        raise UserError(f"{name} needs the library {module}; pip install 'openldn[pretrained]'") from None
 
 
 def _cached(name: str) -> Path | None:

@@ -23,7 +23,7 @@ from openldn.nets.cost import Passes
 from openldn.progress import Watcher
 from openldn.run import Run
 from openldn.training.moving_average import MovingAverage
-from openldn.training.optimisers import optimiser
+from openldn.training.optimisers import discriminative_rates, optimiser
 from openldn.training.schedules import learning_rate, progressive_size
 from openldn.training.settings import Settings
 from openldn.training.stage import Objective, Stage
@@ -77,7 +77,12 @@ class Training:
         self.stage, self.network, self.settings = stage, network, settings
         self.objective: Objective = stage.objective(problem, network, settings)
         self.objective.to(next(network.parameters()).device)
-        self.optimiser = optimiser(settings.optimiser, nn.ModuleList([network, self.objective]))
+        slower = None
+        if (last := getattr(settings, "backbone_lr", None)) is not None:
+            slower = discriminative_rates(network.backbone, last, settings.early_lr)  # type: ignore[attr-defined]
+        if (pixels := getattr(settings, "pixels", None)) is not None:
+            network.training_size = min(pixels, problem.images.shape[-1])
+        self.optimiser = optimiser(settings.optimiser, nn.ModuleList([network, self.objective]), slower)
         self.average = MovingAverage(network) if self.objective.averaged else None
         self.composition = self.objective.composition()
         self.refreshes: int | None = getattr(settings, "refreshes", None)

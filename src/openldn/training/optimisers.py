@@ -4,7 +4,7 @@ By hand for two reasons. Importing `torch.optim` loads the compiler, over a seco
 `torch.optim.Muon` takes two-dimensional weights only; a bank of filters has four dimensions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,16 +14,39 @@ from openldn.maths import torch_private as foreach
 from openldn.training.settings import OptimiserName
 
 
-def optimiser(name: OptimiserName, network: nn.Module) -> "Adam | Muon":
-    """An optimiser by name, for all trainable parameters of a network."""
-    return Muon(network) if name == "muon" else Adam([*network.parameters()])
+def optimiser(
+    name: OptimiserName, network: nn.Module, slower: Mapping[Tensor, float] | None = None
+) -> "Adam | Muon":
+    """An optimiser by name, for all trainable parameters of a network.
+
+    `slower` has the learning rate of some of them, in units of the others' (Adam alone).
+    """
+    if name == "muon":
+        return Muon(network)
+    params = [*network.parameters()]
+    return Adam(params, [(slower or {}).get(p, 1.0) for p in params])
+
+
+def discriminative_rates(network: nn.Module, last: float, first: float) -> dict[Tensor, float]:
+    """Learning rates of pretrained weights: `last` for the last layer, falling to `first` for the first.
+
+    They fall geometrically (discriminative fine-tuning; Howard and Ruder, 2018): early layers are of use for
+    all images and should hardly change.
+    """
+    params = [*network.parameters()]
+    n = max(1, len(params) - 1)
+    return {p: first ** (1 - i / n) * last ** (i / n) for i, p in enumerate(params)}
 
 
 class Adam:
-    """Adam (Kingma and Ba, 2015), equal to torch's; parameters that are not trained are left out."""
+    """Adam (Kingma and Ba, 2015), equal to torch's; parameters that are not trained are left out.
 
-    def __init__(self, params: Sequence[Tensor]):
-        self.params = [p for p in params if p.requires_grad]
+    `rates` are learning rates of parameters in units of the common one.
+    """
+
+    def __init__(self, params: Sequence[Tensor], rates: Sequence[float] | None = None):
+        kept = [(p, r) for p, r in zip(params, rates or [1.0] * len(params), strict=True) if p.requires_grad]
+        self.params, self.rates = [p for p, _ in kept], [r for _, r in kept]
         self.m, self.v = ([torch.zeros_like(p) for p in self.params] for _ in range(2))
         self.steps = 0
 
@@ -35,18 +58,22 @@ class Adam:
     def step(self, lr: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> None:
         """One step; a parameter without a gradient stays where it is."""
         self.steps += 1
-        moved = [(p, p.grad, m, v) for p, m, v in zip(self.params, self.m, self.v, strict=True)]
-        moved = [row for row in moved if row[1] is not None]
+        rows = zip(self.params, self.m, self.v, self.rates, strict=True)
+        moved = [(p, p.grad, m, v, rate) for p, m, v, rate in rows if p.grad is not None]
         if not moved:
             return
-        params, g, m, v = (list(column) for column in zip(*moved, strict=True))
+        params, g, m, v, rates = (list(column) for column in zip(*moved, strict=True))
         foreach.lerp_(m, g, 1 - beta1)
         foreach.mul_(v, beta2)
         foreach.addcmul_(v, g, g, 1 - beta2)
         scale = foreach.sqrt(v)
         foreach.div_(scale, (1 - beta2**self.steps) ** 0.5)
         foreach.add_(scale, eps)
-        foreach.addcdiv_(params, m, scale, -lr / (1 - beta1**self.steps))
+        step = -lr / (1 - beta1**self.steps)
+        if {*rates} == {1.0}:
+            foreach.addcdiv_(params, m, scale, step)
+        else:
+            foreach.addcdiv_(params, m, scale, [step * rate for rate in rates])
 
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self.steps, "m": self.m, "v": self.v}

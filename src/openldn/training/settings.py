@@ -29,33 +29,10 @@ class Frozen:
         dataclass(frozen=True, kw_only=True)(cls)
 
 
-class Settings(Frozen):
-    """What every stage has.
+class Hyperparameters(Frozen):
+    """Of a stage that trains nothing; those that train have `Settings`."""
 
-    The loop also reads `refreshes`, `weight_decay`, `progressive_resizing`, `ema_share` and `ema_steps` of a
-    stage that has them. A moving average needs `ema_share`.
-    """
-
-    paper: ClassVar[Mapping[str, Any]] = {
-        "batch": 256,
-        "lr": 5e-4,
-        "optimiser": "adam",
-    }
-
-    epochs: float | None = None
-    """Passes over the unlabelled images; by default the stage's share of the preset's length (fast: 16 in
-    all, paper: 200)."""
-    least_images: int | None = None
-    """See at least this many unlabelled images, however few there are; by default the stage's share of the
-    preset's number (fast: 90,000 in all, paper: none)."""
-    batch: int = 100
-    """Images per step."""
-    lr: float = 2e-3
-    """Peak learning rate."""
-    schedule: Schedule = "warm-up"
-    """Learning rate: constant; linear (down to 0); warm-up (up over the first tenth, then linear)."""
-    optimiser: OptimiserName = "muon"
-    """adam, or muon for convolutions that are followed by a normalisation (adam for all other weights)."""
+    paper: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
     def of_preset(cls, preset: PresetName) -> Self:
@@ -106,12 +83,42 @@ class Settings(Frozen):
                 )
 
 
+class Settings(Hyperparameters):
+    """What every stage has that trains a network.
+
+    The loop also reads `refreshes`, `weight_decay`, `progressive_resizing`, `ema_share` and `ema_steps` of a
+    stage that has them. A moving average needs `ema_share`.
+    """
+
+    paper: ClassVar[Mapping[str, Any]] = {
+        "batch": 256,
+        "lr": 5e-4,
+        "optimiser": "adam",
+    }
+
+    epochs: float | None = None
+    """Passes over the unlabelled images; by default the stage's share of the preset's length (fast: 16 in
+    all, paper: 200)."""
+    least_images: int | None = None
+    """See at least this many unlabelled images, however few there are; by default the stage's share of the
+    preset's number (fast: 90,000 in all, paper: none)."""
+    batch: int = 100
+    """Images per step."""
+    lr: float = 2e-3
+    """Peak learning rate."""
+    schedule: Schedule = "warm-up"
+    """Learning rate: constant; linear (down to 0); warm-up (up over the first tenth, then linear)."""
+    optimiser: OptimiserName = "muon"
+    """adam, or muon for convolutions that are followed by a normalisation (adam for all other weights)."""
+
+
 LIMITS: dict[str, tuple[float, float]] = {
     name: limits
     for limits, names in {
         (-1.0, 1.0): "cosine_threshold",
         (0.0, 1.0): "tau threshold supervised_weight ema_share warm_up",
-        (1e-6, 1.0): "ramp_until ramp_length",
+        (1e-6, 1.0): "ramp_until ramp_length backbone_lr early_lr",
+        (8, 1024): "pixels",
         (1e-6, 1 - 1e-6): "novel_share",
         (0.0, 1e9): "epochs lr similarity_lr omega_lr alpha weight_decay mixup unlabelled_weight consistency "
         "margin pair_weight entropy_weight",

@@ -14,7 +14,7 @@ from openldn.nets.heads import HeadBuilder, Linear
 from openldn.nets.predictors import Argmax, Predictor
 from openldn.options import Options, PresetName, Weights
 from openldn.training.schedules import Composition, proportional
-from openldn.training.settings import Settings
+from openldn.training.settings import Hyperparameters, Settings
 
 LENGTH: dict[PresetName, tuple[float, int]] = {"fast": (16.0, 90_000), "paper": (200.0, 0)}
 """Epochs and the least number of images of a whole system, of which each stage has its share."""
@@ -76,7 +76,7 @@ class Stage:
 
     name: str
     objective: Callable[[Problem, Classifier, Any], Objective] | None  # None: nothing is trained
-    settings: type[Settings] = Settings
+    settings: type[Hyperparameters] = Settings
     share: float = 1.0
     """Share of the system's length or budget."""
     outputs: Literal["all", "known", "known+1"] = "all"
@@ -113,7 +113,7 @@ class System:
     """Authors, venue, year."""
     stages: tuple[Stage, ...]
 
-    def settings(self, options: Options) -> dict[str, Settings]:
+    def settings(self, options: Options) -> dict[str, Hyperparameters]:
         """The settings of each stage, by its name: the preset's, changed as the options say."""
         given = self._assigned(options.settings)
         lengths = {name for own in given.values() for name in own} & {"epochs", "least_images"}
@@ -121,10 +121,12 @@ class System:
             raise UserError(f"{min(lengths)} and a budget both say how long to train; give one of them")
         epochs, least = LENGTH[options.preset]
         whole = sum(stage.share for stage in self.trained)
-        found = {}
-        for stage in self.trained:
+        found = dict[str, Hyperparameters]()
+        for stage in self.stages:
             settings = stage.settings.of_preset(options.preset)
-            if options.epochs is not None:
+            if not isinstance(settings, Settings):
+                pass
+            elif options.epochs is not None:
                 share = stage.share / whole
                 settings = replace(settings, epochs=share * options.epochs, least_images=0)
             elif options.budget is not None:
@@ -149,8 +151,8 @@ class System:
 
     def _assigned(self, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Each value with the stages it is for: NAME is for all that have it, STAGE.NAME for one."""
-        assigned: dict[str, dict[str, Any]] = {stage.name: {} for stage in self.trained}
-        names = {stage.name: [f.name for f in fields(stage.settings)] for stage in self.trained}
+        assigned: dict[str, dict[str, Any]] = {stage.name: {} for stage in self.stages}
+        names = {stage.name: [f.name for f in fields(stage.settings)] for stage in self.stages}
         for qualified, value in sorted(values.items(), key=lambda item: "." in item[0]):
             stage, dot, name = qualified.rpartition(".")
             of = [stage] if dot else [*names]
