@@ -21,6 +21,7 @@ from openldn.methods import (
     mixmatch,
     openldn,
     orca,
+    pim,
     pu_clustering,
     rankstats,
     self_training,
@@ -28,6 +29,7 @@ from openldn.methods import (
     simgcd,
     supervised,
     trssl,
+    turtle,
     uda,
     uno,
     whitened_clustering,
@@ -43,7 +45,19 @@ CLOSED_WORLD: dict[str, Stage] = {
 
 _METHODS = (
     *(self_training, pu_clustering, fixmatch, ds3l, cgdl, dtc, rankstats, uno, orca, mixmatch, uda),
-    *(mean_teacher, supervised, gcd, simgcd, trssl, k_means, simclr, fine_tuning, whitened_clustering),
+    *(
+        mean_teacher,
+        supervised,
+        gcd,
+        simgcd,
+        trssl,
+        k_means,
+        simclr,
+        fine_tuning,
+        whitened_clustering,
+        pim,
+        turtle,
+    ),
 )
 SYSTEMS: dict[str, System] = {
     system.name: system

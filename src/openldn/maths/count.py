@@ -1,40 +1,441 @@
-"""Estimate of the number of novel classes.
+"""How many novel classes there are, from features and the labels of known classes.
 
-k-means with each number of clusters in turn. The estimate is the number at which clustering accuracy on the
-*labelled* images is highest: too few clusters join known classes, too many split them.
+The default, `estimate`, rests on a symmetry: *a clustering treats known and novel classes alike*. k-means on
+all images, at many numbers of groups, never sees a label. Labels are used afterwards, to count how many
+groups the known classes fill. Where n known classes fill n groups, groups are as fine as classes, and the
+groups that are left are the novel classes. It takes three steps:
+
+1. The share of the known classes' images that is labelled. Labelled images lie among the unlabelled ones of
+   their class: groups of a known class have that share of labels, groups of novel classes have none, and a
+   mixture of binomials over groups finds it.
+2. With it, how much of every group is known, hence how many groups the known classes fill.
+3. Classes of unlike sizes: k-means cuts large classes first, so the number is drawn towards what it would be
+   if novel classes were as large as known ones. It is moved away from that, and towards a second reading: as
+   many novel groups as make the spread of images within them that of known classes. The better the clustering
+   keeps known classes apart, the further.
+
+For the interval, random halves of the known classes are hidden as if novel. The number must rise by as many.
+
+`merge` joins the groups of a clustering that is too fine. `dtc` and `gcd` are the estimators of Han et al.
+(2019) and Vaze et al. (2022).
 """
 
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 import numpy as np
+import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from openldn.maths.k_means import k_means
+from openldn.maths.k_means import k_means, semi_supervised
 from openldn.maths.metrics import confusion, matched
 
+# scikit-learn and scipy are imported late: together they take as long to load as torch.
 
-def estimate(z: Tensor, labels: Tensor, n_known: int, *, seed: int, sample: int = 5000) -> int:
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+MOST_NOVEL = 100  # `dtc` and `gcd` try up to so many, as DTC does
+DIMENSIONS = 64  # principal components that k-means sees
+RUNS = 5  # of k-means at each number of groups: one alone is a matter of luck
+HIDINGS = 12
+
+SHARES = np.geomspace(0.01, 1, 60)  # candidates for the labelled share
+KNOWN_PARTS = np.linspace(0, 1, 11)  # how much of a group may be known
+# Most groups are all known or all novel. The prior counts for as many groups as this.
+PRIOR = np.array([0.45, *[0.1 / 9] * 9, 0.45])
+PRIOR_GROUPS = 3.0
+# What follows was chosen on draws from Cars, CUB, Pets, CIFAR-100, and pixels of digits and Fashion-MNIST.
+MIXED_IN = 0.3  # how much of the novel images' expected share in known groups is believed
+WEIGHT = 0.5  # of what corrects for sizes, where known classes do not mix at all
+MIXING = 0.4  # where they mix this much, it has no weight
+FACTOR, SIZE_FACTOR = 2.5, 1.5  # differences in spread and in size are believed up to these
+LEAN = 1.1  # one class too many costs less than one too few
+LEAST = 0.05  # a number below this part of the known classes is within the error of the labelled share
+ALONE = 0.25  # squared error, in logarithms, expected of hiding, before any is hidden: worth one class
+WIDTH = (0.1, 0.8, 1.2)  # the interval's squared half-width: alone, by squared error of hiding and by mixing
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the number was read from.
+
+    At `groups[i]` groups, the known classes fill `per_known[i]` groups each, and `novel[i]` groups are novel.
+    The first reading is `novel` where `per_known` is one.
+    """
+
+    groups: tuple[int, ...]
+    per_known: tuple[float, ...]
+    novel: tuple[float, ...]
+    by_groups: float  # the first reading
+    by_spread: float  # the second: as many novel groups as make them as wide as known classes
+    by_size: float  # what it would be were novel classes as large as known ones
+    hidden: tuple[float, ...]  # the number again, each time with half of the known classes hidden, less these
+    labelled_share: float  # of the images of known classes
+    novel_images: float  # the share of unlabelled images that are novel
+    mixing: float  # of two images in a group of known classes, how often they are of two classes
+    images: int  # the sample that was looked at
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The number of novel classes, an interval that should hold it in 80 % of cases, and why."""
+
+    n_novel: int
+    low: int
+    high: int
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """Groups of images: of which each image is (n,), how large each is (k,), the variance within it (k,)."""
+
+    group: Ints
+    size: Ints
+    spread: Floats
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the labels say about clusterings, from coarse to fine."""
+
+    share: float  # of the known classes' images that is labelled
+    mixing: float
+    known: Floats  # groups that the known classes fill, by clustering
+    novel: Floats  # groups that are left
+    by_groups: float
+    by_spread: float
+    by_size: float
+    number: float
+
+
+def estimate(z: Tensor, labels: Tensor, n_known: int, *, seed: int) -> Estimate:
     """The number of novel classes in features z (n, d), labels (n,) with -1 for unlabelled ones.
 
-    Tries up to three times as many classes as are known, plus ten, on a sample of images, half of them
-    labelled if there are enough.
+    A sample of a few thousand images is enough. Known classes without a labelled image are taken for novel.
     """
-    rng, with_label = np.random.default_rng([seed, 0xC0]), labels.numpy() >= 0
-    some = rng.permutation(np.flatnonzero(with_label))[: sample // 2]
-    others = rng.permutation(np.flatnonzero(~with_label))[: sample - len(some)]
-    rows = np.concatenate([some, others])
-    features = F.normalize(z, dim=1)[rows]
-    given = labels.numpy()[rows]
-    labelled = given >= 0
-    most = min(3 * n_known + 10, len(rows) - 1)
+    rng = np.random.default_rng([seed, 0xC0])
+    rows = _sample(labels.numpy(), n_known, rng)
+    x, given = _reduced(z[torch.from_numpy(rows)]), _renumbered(labels.numpy()[rows])
+    n, shown = len(x), int(given.max()) + 1
 
-    def score(k: int) -> float:
-        clusters = k_means(features, k, seed, starts=3)[1].numpy()
-        counts = confusion(given[labelled], clusters[labelled], n_known, k)
-        return matched(counts) / max(1, int(labelled.sum()))
+    def clusterings(k: int) -> list[Clustering]:
+        return [_clustering(x, k, int(rng.integers(2**31))) for _ in range(RUNS)]
 
-    candidates = range(n_known + 1, max(most, n_known + 1) + 1)
-    scores = [score(k) for k in candidates]
-    # Neighbouring counts score nearly alike: a moving average over three smooths the choice.
-    padded = np.pad(scores, 1, mode="edge")
-    smoothed = (padded[:-2] + padded[1:-1] + padded[2:]) / 3
-    return candidates[int(np.argmax(smoothed))] - n_known
+    fine = [clusterings(min(factor * (shown + 5), max(n // 8, shown + 1), n)) for factor in (4, 8)]
+    share = _labelled_share(fine, given)
+    groups, ladder = [], []
+    for k in _rungs(shown, n):
+        groups.append(k)
+        ladder.append(clusterings(k))
+        if _counts(ladder[-1], given, share)[0] > FACTOR * shown:
+            break
+    full = _read(fine, ladder, given)
+
+    hidden, errors = [], []
+    for _ in range(HIDINGS if shown > 1 else 0):
+        away = rng.permutation(shown)[: shown // 2]
+        again = _read(fine, ladder, _renumbered(np.where(np.isin(given, away), -1, given))).number
+        hidden.append(again - len(away))
+        errors.append(math.log(again / (full.number + len(away))))
+    missing = n_known - shown
+    number = LEAN * math.hypot(full.number, LEAST * shown)
+    width = _width(errors, shown, full.mixing)
+    known_images = float((given >= 0).sum()) / full.share
+    return Estimate(
+        n_novel=max(1, round(number) - missing),
+        low=max(0, math.floor(number * math.exp(-width)) - missing),
+        high=max(1, math.ceil(number * math.exp(width)) - missing),
+        evidence=Evidence(
+            groups=tuple(groups),
+            per_known=tuple((full.known / shown).tolist()),
+            novel=tuple(full.novel.tolist()),
+            by_groups=full.by_groups,
+            by_spread=full.by_spread,
+            by_size=full.by_size,
+            hidden=tuple(hidden),
+            labelled_share=full.share,
+            novel_images=(n - known_images) / max(1, int((given < 0).sum())),
+            mixing=full.mixing,
+            images=n,
+        ),
+    )
+
+
+def _sample(labels: Ints, n_known: int, rng: np.random.Generator) -> Ints:
+    """Rows of an even sample: a few thousand, more where classes are many or labels few."""
+    n, n_labelled = len(labels), int((labels >= 0).sum())
+    if n_labelled == 0:
+        raise ValueError("the number of classes cannot be estimated without labels")
+    wanted = max(40 * n_known, 10 * n_known * n // n_labelled)
+    rows = rng.permutation(n)[: min(max(wanted, 3000), 10_000)]
+    if not (labels[rows] >= 0).any():
+        rows[0] = np.flatnonzero(labels >= 0)[0]
+    return rows
+
+
+def _reduced(z: Tensor, dimensions: int = DIMENSIONS) -> Floats:
+    """Principal components of features, which are scaled to unit length first.  (n, d) -> (n, dimensions)"""
+    x = F.normalize(z.double(), dim=1)
+    x = x - x.mean(dim=0)
+    if x.shape[1] > dimensions:
+        # Of the smaller of the two products, (d, d) or (n, n).
+        if len(x) >= x.shape[1]:
+            x = x @ torch.linalg.eigh(x.T @ x)[1][:, -dimensions:]
+        else:
+            values, vectors = torch.linalg.eigh(x @ x.T)
+            x = vectors[:, -dimensions:] * values[-dimensions:].clamp_min(0).sqrt()
+    reduced: Floats = x.numpy()
+    return reduced
+
+
+def _renumbered(labels: Ints) -> Ints:
+    """Labels in which the classes that occur are 0, 1, ..."""
+    classes = np.unique(labels[labels >= 0])
+    return np.where(labels >= 0, np.searchsorted(classes, labels), -1)
+
+
+def _rungs(n_known: int, n: int) -> Iterable[int]:
+    """Numbers of groups to try: in steps of a fifth, from as many as are known to a third of the images."""
+    k, most = n_known, max(n_known + 1, n // 3)
+    while k <= min(most, n):
+        yield k
+        k = max(k + 1, round(1.2 * k))
+
+
+def _clustering(x: Floats, k: int, seed: int) -> Clustering:
+    group = k_means(torch.from_numpy(x), k, seed, starts=1)[1].numpy()
+    size = np.bincount(group, minlength=k)
+    total = np.stack([np.bincount(group, column, k) for column in x.T], axis=1)
+    squares = np.bincount(group, (x**2).sum(axis=1), k) - (total**2).sum(axis=1) / np.maximum(size, 1)
+    return Clustering(group, size, np.maximum(squares, 0) / np.maximum(size - 1, 1))
+
+
+def _read(fine: list[list[Clustering]], ladder: list[list[Clustering]], labels: Ints) -> Reading:
+    """The number of novel classes, a fraction, from clusterings of increasing fineness."""
+    n_known = int(labels.max()) + 1
+    share = _labelled_share(fine, labels)
+    known, novel, known_spread, novel_spread = np.array([_counts(c, labels, share) for c in ladder]).T
+    # Classes: where the known ones fill as many groups as they are.
+    here = _crossing(np.log(np.maximum(known, 1e-3) / n_known))
+    by_groups = max(0.5, _between(novel, here))
+    narrowed = np.minimum.accumulate(novel_spread)
+    by_spread = max(0.5, _between(novel, _crossing(_between(known_spread, here) - narrowed)))
+    mixing = _mixing(ladder[round(here)], labels, share)
+    known_images = float((labels >= 0).sum()) / share
+    by_size = max(0.5, n_known * (len(labels) / known_images - 1))
+    # Readings differ most where one of them is wrong: they pull only so far.
+    most = np.log([FACTOR, SIZE_FACTOR])
+    pull = np.log([by_spread / by_groups, by_groups / by_size]).clip(-most, most)
+    weight = WEIGHT * max(0.0, 1 - mixing / MIXING)
+    number = by_groups * math.exp(weight * float(pull.sum()))
+    return Reading(share, mixing, known, novel, by_groups, by_spread, by_size, number)
+
+
+def _crossing(rising: Floats) -> float:
+    """The position, a fraction, at which a rising curve first reaches zero; its end if it does not."""
+    above = np.flatnonzero(rising >= 0)
+    if len(above) == 0:
+        return float(len(rising) - 1)
+    i = int(above[0])
+    return 0.0 if i == 0 else i - float(rising[i] / (rising[i] - rising[i - 1]))
+
+
+def _between(curve: Floats, position: float) -> float:
+    return float(np.interp(position, np.arange(len(curve)), curve))
+
+
+def _labelled(clustering: Clustering, labels: Ints) -> Ints:
+    """How many labelled images each group has.  (k,)"""
+    return np.bincount(clustering.group[labels >= 0], minlength=len(clustering.size))
+
+
+def _counts(clusterings: list[Clustering], labels: Ints, share: float) -> Floats:
+    """Groups that known classes fill, groups that are left, and the mean spread within either.  (4,)"""
+    rows = []
+    for clustering in clusterings:
+        real = clustering.size > 0
+        size, spread = clustering.size[real], clustering.spread[real]
+        part = _known_parts(_labelled(clustering, labels)[real], size, np.array([share]))[1][0]
+        inside, outside = part * size * (size > 1), (1 - part) * size * (size > 1)
+        mean = [float((w * spread).sum() / max(w.sum(), 1e-9)) for w in (inside, outside)]
+        rows.append([part.sum(), (1 - part).sum(), *mean])
+    means: Floats = np.mean(rows, axis=0)
+    return means
+
+
+def _known_parts(labelled: Ints, size: Ints, shares: Floats) -> tuple[Floats, Floats]:
+    """How well each labelled share explains the groups, and how much of each group is then known.
+
+    A group of which a part p is known has Binomial(size, p * share) labelled images. The distribution of p
+    over groups is fitted (EM, from the prior).  (k,), (k,), (s,) -> (s,), (s, k)
+    """
+    chance = np.clip(shares[:, None] * KNOWN_PARTS, 1e-4, 1 - 1e-4)[:, None]  # (s, 1, parts)
+    log_likelihood = labelled[:, None] * np.log(chance) + (size - labelled)[:, None] * np.log1p(-chance)
+    best = log_likelihood.max(axis=2, keepdims=True)
+    likelihood = np.exp(log_likelihood - best)  # (s, k, parts)
+    weights = np.tile(PRIOR, (len(shares), 1))[:, None]  # (s, 1, parts)
+    for _ in range(12):
+        joint = likelihood * weights
+        posterior = joint / joint.sum(axis=2, keepdims=True)
+        weights = posterior.sum(axis=1, keepdims=True) + PRIOR_GROUPS * PRIOR
+        weights /= weights.sum(axis=2, keepdims=True)
+    fit = (np.log((likelihood * weights).sum(axis=2)) + best[:, :, 0]).sum(axis=1)
+    return fit + PRIOR_GROUPS * (PRIOR * np.log(weights[:, 0])).sum(axis=1), posterior @ KNOWN_PARTS
+
+
+def _labelled_share(fine: list[list[Clustering]], labels: Ints) -> float:
+    """The share of the images of known classes that is labelled, from groups finer than classes."""
+    n, n_labelled, n_known = len(labels), int((labels >= 0).sum()), int(labels.max()) + 1
+    shares = SHARES[n_labelled / n <= SHARES]
+    found = []
+    for clusterings in fine:
+        fit = np.zeros(len(shares))
+        for c in clusterings:
+            fit += _known_parts(_labelled(c, labels), c.size, shares)[0] / len(clusterings)
+        chance = np.exp(fit - fit.max())
+        first = math.exp(float((chance * np.log(shares)).sum() / chance.sum()))
+        # Novel images in known groups make the share look smaller. Known images of other classes there, which
+        # labels show, tell how many: in proportion to what there is of either.
+        mixing, share = _mixing(clusterings, labels, first), first
+        for _ in range(5):
+            known = n_labelled / share
+            others = max(0.0, n - known) / (known * max(1 - 1 / n_known, 0.3))
+            share = min(1.0, first * (1 + MIXED_IN * mixing * others))
+        found.append(math.log(share))
+    return math.exp(sum(found) / len(found))
+
+
+def _mixing(clusterings: list[Clustering], labels: Ints, share: float) -> float:
+    """Of two labelled images in one group that is mostly known, how often they are of two classes."""
+    n_known, means = int(labels.max()) + 1, []
+    for c in clusterings:
+        table = confusion(labels[labels >= 0], c.group[labels >= 0], n_known, len(c.size))  # (k, n_known)
+        labelled = table.sum(axis=1)
+        known = (labelled > 0.6 * share * c.size) & (labelled > 1)
+        same = (table * (table - 1)).sum(axis=1)[known] / (labelled[known] - 1)
+        means.append(1 - same.sum() / max(labelled[known].sum(), 1) if known.any() else 0.0)
+    return float(np.clip(np.mean(means), 0, 0.8))
+
+
+def _width(errors: list[float], n_known: int, mixing: float) -> float:
+    """Half of the interval's width, in logarithms, from errors with hidden classes.
+
+    With few known classes there is little to hide, and the little that was seen is mistrusted.
+    """
+    seen = sum(error**2 for error in errors) / max(len(errors), 1)
+    trust = n_known / (n_known + 1) if errors else 0.0
+    hiding = trust * seen + (1 - trust) * ALONE
+    return math.sqrt(WIDTH[0] + WIDTH[1] * hiding + WIDTH[2] * mixing**2)
+
+
+def merge(z: Tensor, groups: Tensor, n_known: int, n_novel: int) -> Tensor:
+    """Groups of images (n,) in which no more than n_novel are novel, by features z (n, d).
+
+    Ids below n_known are known classes and stay. Of novel groups, the two are joined that lose least (Ward:
+    the least increase of squared distances to centres), until few enough are left. Empty ones are dropped:
+    ids of novel groups are n_known, n_known + 1, ..., in the order in which they were. Two or three times as
+    many novel groups as needed, joined so, and k-means again from there, find classes that k-means alone cuts
+    or joins.
+    """
+    old = groups.unique()
+    old = old[old >= n_known]
+    place = torch.searchsorted(old, groups).clamp_max(max(len(old) - 1, 0))
+    novel = groups >= n_known
+    sizes = torch.bincount(place[novel], minlength=len(old)).double()
+    centres = z.new_zeros(len(old), z.shape[1]).double().index_add_(0, place[novel], z[novel].double())
+    centres = centres / sizes[:, None]
+    alive, into = torch.ones(len(old), dtype=torch.bool), torch.arange(len(old))
+    costs = torch.cdist(centres, centres).square() * (sizes[:, None] * sizes / (sizes[:, None] + sizes))
+    costs.fill_diagonal_(torch.inf)
+    for _ in range(len(old) - max(n_novel, 1)):
+        pair = divmod(int(costs.argmin()), len(old))
+        i, j = min(pair), max(pair)
+        centres[i] = (sizes[i] * centres[i] + sizes[j] * centres[j]) / (sizes[i] + sizes[j])
+        sizes[i] += sizes[j]
+        into[into == j], alive[j] = i, False
+        cost = (centres - centres[i]).square().sum(dim=1) * sizes[i] * sizes / (sizes[i] + sizes)
+        cost[~alive], cost[i] = torch.inf, torch.inf
+        costs[j, :] = costs[:, j] = torch.inf
+        costs[i, :] = costs[:, i] = cost
+    new = n_known + alive.cumsum(dim=0) - 1
+    return torch.where(novel, new[into[place]], groups) if len(old) else groups
+
+
+def dtc(z: Tensor, labels: Tensor, n_known: int, *, seed: int) -> int:
+    """The number of novel classes by the estimator of DTC (Han, Vedaldi and Zisserman, 2019).
+
+    Three in five of the known classes anchor a constrained k-means, the others are treated as unlabelled.
+    Over numbers of novel classes from 0 on, one is best by accuracy on these others, one by the silhouette of
+    all that is not anchored. The mean of the two is taken, rounded up. Groups with less than a hundredth of
+    the unlabelled images of the largest are dropped. Unlike DTC's, our unlabelled images include known
+    classes; these are taken off. Features are reduced, and of many images a sample is used.
+    """
+    rng = np.random.default_rng([seed, 0xD7C])
+    rows = _sample(labels.numpy(), n_known, rng)[:2000]
+    x, given = torch.from_numpy(_reduced(z[torch.from_numpy(rows)])).float(), labels.numpy()[rows]
+    classes = rng.permutation(np.unique(given[given >= 0]))
+    if len(classes) == 0:
+        return 1
+    n_anchors = max(1, round(0.6 * len(classes)))
+    place = np.full(n_known + 1, -1)  # the last is for -1
+    place[classes[:n_anchors]] = np.arange(n_anchors)
+    anchored = place[given]
+    free, probes = anchored < 0, np.isin(given, classes[n_anchors:])
+    distances = torch.cdist(x[free][:1000], x[free])
+
+    accuracy, silhouette, groupings = [], [], []
+    for k in range(n_known, min(n_known + MOST_NOVEL, int(free.sum()) + n_anchors + 1)):
+        centres = semi_supervised(x, torch.from_numpy(anchored), n_anchors, max(k, n_anchors), seed, 3, 30)
+        nearest = torch.cdist(x, centres).argmin(dim=1).numpy()
+        groupings.append(np.where(free, nearest, anchored))
+        silhouette.append(_silhouette(distances, torch.from_numpy(groupings[-1][free])))
+        table = confusion(given[probes], groupings[-1][probes], n_known, k)
+        accuracy.append(matched(table))
+    best = (_last_best(accuracy) if probes.any() else _last_best(silhouette)) + _last_best(silhouette)
+    sizes = np.bincount(groupings[-(-best // 2)][given < 0])
+    return max(1, int((sizes > 0.01 * sizes.max(initial=0)).sum()) - n_known)
+
+
+def _last_best(scores: list[float] | list[int]) -> int:
+    return int(np.flatnonzero(np.array(scores) == max(scores))[-1])
+
+
+def _silhouette(distances: Tensor, group: Tensor) -> float:
+    """The mean silhouette of the first m images, from their distances to all n.  (m, n), (n,)"""
+    counts = torch.bincount(group)
+    sums = distances @ F.one_hot(group, len(counts)).to(distances)  # (m, k)
+    own = group[: len(distances), None]
+    inside = (sums.gather(1, own) / (counts[own] - 1).clamp_min(1)).flatten()
+    means = torch.where(counts > 0, sums / counts.clamp_min(1), torch.inf).scatter(1, own, torch.inf)
+    outside = means.amin(dim=1)
+    silhouettes = (outside - inside) / torch.maximum(inside, outside).clamp_min(1e-12)
+    # By convention, an image alone in its group has none, and so has a single group.
+    real = (counts[own].flatten() > 1) & outside.isfinite()
+    return float(torch.where(real, silhouettes, 0.0).mean())
+
+
+def gcd(z: Tensor, labels: Tensor, n_known: int, *, seed: int) -> int:
+    """The number of novel classes by the estimator of GCD (Vaze, Han, Vedaldi and Zisserman, 2022).
+
+    k-means on all images. Brent's bounded search finds the number of groups at which the clustering accuracy
+    on labelled images is highest. Features are reduced, and of many images a sample is used.
+    """
+    from scipy.optimize import minimize_scalar
+
+    rows = _sample(labels.numpy(), n_known, np.random.default_rng([seed, 0x6CD]))
+    x, given = torch.from_numpy(_reduced(z[torch.from_numpy(rows)])), labels.numpy()[rows]
+    labelled, most = given >= 0, min(n_known + MOST_NOVEL, len(x))
+    if most <= n_known:
+        return 1
+
+    def loss(k: float) -> float:
+        group = k_means(x, int(k), seed, starts=3)[1].numpy()
+        return -matched(confusion(given[labelled], group[labelled], n_known, int(k))) / int(labelled.sum())
+
+    found = minimize_scalar(loss, bounds=(n_known, most), method="bounded")
+    return max(1, int(found.x) - n_known)

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from openldn.data.problem import Problem
+from openldn.maths.principal import principal_axes
 from openldn.maths.priors import leaning
 from openldn.maths.ward import ward
 from openldn.nets.classifier import Outputs
@@ -90,11 +91,9 @@ def space(x: Tensor, labels: Tensor, settings: Settings) -> dict[str, Tensor]:
     u = _unit(x, root)
     mean = u.mean(dim=0)
     z = F.normalize(u - mean, dim=1)
-    centre = z.mean(dim=0)
-    z = z - centre
-    axes = torch.linalg.eigh(z.T @ z)[1].flip(1)[:, : min(settings.axes, len(z) - 1)]  # (d, a), principal
+    centre, axes = principal_axes(z, settings.axes)
     given = labels >= 0
-    whitening = within_class_whitening(z[given] @ axes, labels[given], settings.ridge)
+    whitening = within_class_whitening((z[given] - centre) @ axes, labels[given], settings.ridge)
     return {"root": root, "mean": mean, "centre": centre, "map": axes @ whitening}
 
 

@@ -116,17 +116,17 @@ LIMITS: dict[str, tuple[float, float]] = {
     name: limits
     for limits, names in {
         (-1.0, 1.0): "cosine_threshold",
-        (0.0, 1.0): "tau threshold supervised_weight ema_share warm_up",
+        (0.0, 1.0): "balance tau threshold supervised_weight ema_share warm_up",
         (1e-6, 1.0): "ramp_until ramp_length backbone_lr early_lr",
         (8, 1024): "pixels",
         (1e-6, 1 - 1e-6): "novel_share",
         (0.0, 1e9): "epochs lr similarity_lr omega_lr alpha weight_decay mixup unlabelled_weight consistency "
-        "margin pair_weight entropy_weight",
+        "margin pair_weight entropy_weight marginal_weight ridge",
         (1e-6, 1e9): "temperature supervised_temperature teacher_temperature teacher_temperature_start "
-        "ce_weight oversampling max_epochs",
+        "ce_weight oversampling max_epochs sharpness",
         (0, 10**15): "least_images max_images",
         (0, 10**6): "refreshes",
-        (1, 10**9): "top_k overclustering omega_every ema_steps",
+        (1, 10**9): "top_k overclustering omega_every ema_steps steps inner_steps rounds axes start_images",
         (2, 10**6): "batch uncertainty_views",
     }.items()
     for name in names.split()
