@@ -12,10 +12,13 @@ from openldn.methods import k_means, supervised
 from openldn.nets.predictors import Argmax
 from openldn.options import Options
 from openldn.systems import CLOSED_WORLD, SYSTEMS, find, load_plugins, register
-from openldn.training.settings import Settings
+from openldn.training.settings import Hyperparameters, Settings
 from openldn.training.stage import LENGTH, Stage, System
 
-ALL = [*SYSTEMS, *(f"{name}+{then}" for name in ("orca", "fixmatch", "k-means") for then in CLOSED_WORLD)]
+ALL = [
+    *SYSTEMS,
+    *(f"{name}+{then}" for name in ("orca", "fixmatch", "k-means", "fine-tuned") for then in CLOSED_WORLD),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +38,24 @@ def test_a_system_is_well_formed(name: str) -> None:
     assert sum(stage.share for stage in system.stages) == pytest.approx(1)
     assert not system.stages[-1].pretraining  # it predicts
     assert not system.stages[0].continues
+    for stage in system.stages:
+        assert issubclass(stage.settings, Settings if stage.objective is not None else Hyperparameters)
+        assert stage.objective is not None or not issubclass(stage.settings, Settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("orca", "scratch"),
+        ("k-means", "scratch"),
+        ("whitened-clustering", "frozen"),
+        ("ss-k-means", "frozen"),
+        ("fine-tuned", "fine-tuned"),
+        ("pim+uda", "fine-tuned"),
+    ],
+)
+def test_what_pretrained_weights_a_system_is_for(name: str, weights: str) -> None:
+    assert find(name).weights == weights
 
 
 def test_systems_are_combined() -> None:
@@ -75,10 +96,16 @@ def test_former_names_still_work(before: str, now: str) -> None:
 # ------------------------------------------------------------------------------------------ lengths
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name != "k-means"])
+def lengths(name: str, **options: Any) -> list[Settings]:
+    """The settings of the stages that train."""
+    made = find(name).settings(Options(**options)).values()
+    return [own for own in made if isinstance(own, Settings)]
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if find(name).trained])
 @pytest.mark.parametrize("epochs", [2.0, 10.0])
 def test_epochs_are_divided_among_the_stages(name: str, epochs: float) -> None:
-    few, many = (find(name).settings(Options(epochs=e)).values() for e in (epochs, 2 * epochs))
+    few, many = (lengths(name, epochs=e) for e in (epochs, 2 * epochs))
     assert sum(own.epochs or 0 for own in few) == pytest.approx(epochs)
     for a, b in zip(few, many, strict=True):
         assert b.epochs == pytest.approx(2 * (a.epochs or 0))
@@ -87,16 +114,14 @@ def test_epochs_are_divided_among_the_stages(name: str, epochs: float) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_budget_overrules_the_presets_lengths(name: str) -> None:
-    for own in find(name).settings(Options(budget=1e6)).values():
+    for own in lengths(name, budget=1e6):
         assert (own.epochs, own.least_images) == (None, None)
 
 
 @pytest.mark.parametrize("preset", ["fast", "paper"])
 @pytest.mark.parametrize("name", ALL)
 def test_every_stage_has_a_length(name: str, preset: Any) -> None:
-    for stage, own in zip(
-        find(name).trained, find(name).settings(Options(preset=preset)).values(), strict=True
-    ):
+    for stage, own in zip(find(name).trained, lengths(name, preset=preset), strict=True):
         if type(own).epochs is None and "epochs" not in type(own).paper:
             assert own.epochs == pytest.approx(stage.share * LENGTH[preset][0])
         assert stage.objective is None or max(own.epochs or 0, own.least_images or 0) > 0
@@ -165,7 +190,7 @@ def test_installed_packages_bring_their_systems(monkeypatch: pytest.MonkeyPatch)
     ("choices", "mentions"),
     [
         ({"epochs": 2}, "trains nothing"),
-        ({"backbone": "resnet18"}, "backbone of its own"),
+        ({"backbone": "resnet18", "weights": "scratch"}, "backbone of its own"),
         ({"settings": {"lr": 1.0}}, "it has none"),
     ],
 )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from openldn.inference import evaluate as evaluate
     from openldn.inference import predict as predict
     from openldn.options import Options as Options
+    from openldn.pipeline import estimate as estimate
     from openldn.pipeline import resume as resume
     from openldn.pipeline import train as train
     from openldn.run import Run as Run
@@ -32,7 +33,7 @@ _PUBLIC = {
     "estimator": "OpenLDN load",
     "inference": "evaluate predict",
     "options": "Options",
-    "pipeline": "resume train",
+    "pipeline": "estimate resume train",
     "run": "Run",
     "systems": "register",
     "training.settings": "Settings",

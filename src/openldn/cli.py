@@ -92,16 +92,21 @@ def train(
     """
     from openldn import device, pipeline
 
-    hints = get_type_hints(Options)
-    given: dict[str, Any] = {"settings": _settings(system.set)}
-    for name in hints.keys() - {"settings"}:
-        group = next(group for group in (data, system, training) if hasattr(group, name))
-        given[name] = getattr(group, name)
-        if isinstance(given[name], str):
-            with suppress(ValueError):  # what is left as text is refused by `Options.check`
-                given[name] = parsed(given[name], hints[name])
+    given = _given(data) | _given(system) | _given(training) | {"settings": _settings(system.set)}
     device.keep_freed_memory()
     _conclude(pipeline.train(source, Options(**given), labels=data.labels, out=out))
+
+
+def _given(group: DataOptions | SystemOptions | TrainingOptions) -> dict[str, Any]:
+    """The options of a group, parsed."""
+    hints, given = get_type_hints(Options), dict[str, Any]()
+    for name in hints.keys() - {"settings"}:
+        if hasattr(group, name):
+            given[name] = getattr(group, name)
+            if isinstance(given[name], str):
+                with suppress(ValueError):  # what is left as text is refused by `Options.check`
+                    given[name] = parsed(given[name], hints[name])
+    return given
 
 
 def _settings(given: Sequence[str]) -> dict[str, str]:
@@ -169,6 +174,55 @@ def evaluate(
         print(json.dumps(finite(result), indent=2))
     else:
         _show(result, opened)
+
+
+def estimate(
+    source: Annotated[str, Positional, shown_as("DATA")],
+    /,
+    data: OmitArgPrefixes[DataChoice] = DataChoice(),
+    backbone: Annotated[str | None, shown_as("NAME", "efficientnet-lite0")] = None,
+    by: Annotated[Literal["ours", "dtc", "gcd"], shown_as("{ours,dtc,gcd}", "ours")] = "ours",
+    seed: Seed = 0,
+) -> None:
+    """Estimates the number of novel classes from features of a frozen pretrained network.
+
+    Args:
+        source: As for `train`: a folder, a CSV file of image,label, or a named data set.
+        data: Which images, and which of them are labelled.
+        backbone: The frozen network (see `openldn backbones`).
+        by: The estimator: ours, or those of DTC (2019) and GCD (2022).
+        seed: Random seed.
+    """
+    from openldn import pipeline
+
+    given = {name: value for name, value in _given(data).items() if name in get_type_hints(Options)}
+    options = Options(**given, backbone=backbone, seed=seed)
+    found = pipeline.estimate(source, options, labels=data.labels, by=by)
+    if isinstance(found, int):
+        _say(f"novel classes: {found}")
+        return
+    _say(f"novel classes: {found.n_novel} ({found.low} to {found.high}, 80 % interval)")
+    _print(_evidence(found))
+    known = f"{found.evidence.labelled_share:.0%} of the images of known classes seem to be labelled"
+    _say(f"{known}, and {found.evidence.novel_images:.0%} of the unlabelled images seem to be novel.")
+    _say(f"Train with it: openldn train {source}; or with another number: --novel N")
+
+
+def _evidence(found: Any, width: int = 30) -> Any:
+    """A picture of what an estimate was read from: novel groups, by how finely known classes are cut."""
+    from rich.table import Table
+
+    evidence = found.evidence
+    table = Table("groups", "per known class", "novel groups", title="k-means, coarse to fine")
+    most = max([*evidence.novel, 1.0])
+    nearest = min(range(len(evidence.groups)), key=lambda i: abs(evidence.per_known[i] - 1))
+    for i, (groups, per_known, novel) in enumerate(
+        zip(evidence.groups, evidence.per_known, evidence.novel, strict=True)
+    ):
+        bar = "█" * round(width * novel / most)
+        mark = " ← one group per known class" if i == nearest else ""
+        table.add_row(str(groups), f"{per_known:.2f}", f"{bar} {novel:.0f}{mark}")
+    return table
 
 
 def datasets(data_dir: DataDir = None, get: Annotated[str | None, shown_as("NAME")] = None) -> None:
@@ -362,6 +416,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "resume": resume,
     "predict": predict,
     "evaluate": evaluate,
+    "estimate": estimate,
     "datasets": datasets,
     "systems": systems,
     "backbones": backbones,

@@ -113,7 +113,6 @@ class Model:
                 "n_outputs": str(self.network.head.out_features),
                 "precision": "bfloat16" if self.network.mixed_precision else "float32",
                 "flip_tta": str(self.network.flip_tta),
-                "training_size": str(self.network.training_size or 0),
             },
         )
 
@@ -133,14 +132,9 @@ class Model:
             name, stage = about["backbone"], systems.find(about["system"]).stages[number]
             predictor = stage.predictor(stage.settings())
             known, novel = list(classes["known"]), list(classes["novel"])
-            mean, training_size = tensors["network.mean"], int(about.get("training_size", "0"))
+            mean = tensors["network.mean"]
             # What a file says of itself is checked before anything is built by it.
-            if (
-                not SMALLEST <= size <= LARGEST
-                or not 0 <= training_size <= size
-                or channels not in (1, 3)
-                or number < 0
-            ):
+            if not SMALLEST <= size <= LARGEST or channels not in (1, 3) or number < 0:
                 raise ValueError
             rows = sum(len(t) for name, t in tensors.items() if name.startswith("network.head.") and t.ndim)
             if (
@@ -180,7 +174,6 @@ class Model:
             raise UserError(f"{file} does not fit its backbone ({name}); train again") from None
         network.mixed_precision = about.get("precision") == "bfloat16"
         network.flip_tta = about.get("flip_tta") == "True"
-        network.training_size = training_size or None
         predictor.state = _under("predictor.", tensors)
         network = _laid_out(network, on).eval()
         return Model(

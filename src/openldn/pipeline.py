@@ -3,11 +3,11 @@
 import os
 import platform
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import openldn
 from openldn import device, systems
-from openldn.data import reading, split
-from openldn.data.pixels import Images, Part
+from openldn.data import reading, split, store
+from openldn.data.pixels import Images, Part, pieces
 from openldn.data.problem import Problem, Truth
 from openldn.errors import UserError
 from openldn.files import check_absent, read_json, read_tensors, write_csv, write_json
@@ -252,6 +252,35 @@ def go_on(
     return run
 
 
+# ------------------------------------------------------------------------------------ how many classes
+
+
+def estimate(
+    data: str | Path,
+    options: Options | None = None,
+    *,
+    labels: str | Path | None = None,
+    by: Literal["ours", "dtc", "gcd"] = "ours",
+    quiet: bool = False,
+    **choices: Any,
+) -> count.Estimate | int:
+    """The number of novel classes among one's images; ours comes with its interval and evidence.
+
+    From features of a frozen pretrained network, `backbone`; nothing is trained.
+    """
+    options = replace(options or Options(), **choices)
+    options = replace(options, weights="frozen", method="whitened-clustering", novel="auto")
+    check(options)
+    given = reading.read(reading.describe(data, labels, options), options, watch=watcher(quiet).counted)
+    problem, on = given.problem.check(), device.pick(options.device)
+    frozen = new_encoder(options, systems.find(options.method), problem, on, None)
+    assert frozen is not None
+    z = mean_features(frozen.features(problem.images, watcher(quiet).counted))
+    estimators: dict[str, Callable[..., count.Estimate | int]]
+    estimators = {"ours": count.estimate, "dtc": count.dtc, "gcd": count.gcd}
+    return estimators[by](z, problem.labels, problem.n_known, seed=options.seed)
+
+
 # -------------------------------------------------------------------------------- the stages of a run
 
 
@@ -458,24 +487,52 @@ class Job:
         return {"phase": stage.name, **{key: last.get(key, 0) for key in ("step", "seconds", "passes")}}
 
     def estimated_count(self) -> int:
-        """The estimated number of novel classes, from features of a short stage 1 of OpenLDN."""
+        """The estimated number of novel classes, from frozen features or those of a short stage 1 of OpenLDN.
+
+        It is kept, in the run and in the cache: the next run on the same images and labels has it at once.
+        """
         file, hint = self.run.path / "count.json", "remove what is left of it and resume the run"
         if not file.exists():
-            n = len(self.problem.unlabelled)
-            scouting = self.problem.with_novel(min(self.problem.n_known, n))
-            stage, settings, budget = self.scout()
-            network = self.new_network(stage, 0, scouting)
-            training = loop.Training(stage, scouting, network, settings)
-            self.trained(training, 0, budget, None)
-            z = infer(training.model, self.problem.images).z
-            n_novel = count.estimate(z, self.problem.labels, self.problem.n_known, seed=self.options.seed)
-            write_json(file, {"n_novel": min(n_novel, n)})
+            write_json(file, self.cached_count())
         try:
-            n_novel = int(read_json(file, hint)["n_novel"])
+            found = read_json(file, hint)
+            n_novel, low, high = (int(found[key]) for key in ("n_novel", "low", "high"))
         except (KeyError, TypeError, ValueError, OverflowError):
             raise UserError(f"{file} is damaged: {hint}") from None
-        self.watch.said(f"novel classes: {n_novel} (estimated; --novel N overrules)")
+        self.watch.said(
+            f"novel classes: {n_novel} estimated ({low} to {high}, 80 % interval); --novel N overrules, "
+            "more labelled classes make it surer"
+        )
         return n_novel
+
+    def cached_count(self) -> dict[str, int]:
+        """The estimate and its interval."""
+        config = self.run.config
+        depends = {name: config.get(name) for name in ("encoder", "backbone", "precision", "flip_tta")}
+        options = {} if self.encoder else asdict(self.options) | {"save_every": 0, "evaluations": 0}
+        digest, seed = self.problem.digest(), self.options.seed
+        key = pretraining.key("count", digest=digest, seed=seed, options=options, **depends)
+        kept = store.folder("counts") / f"{key}.json"
+        with suppress(UserError, KeyError, TypeError):
+            found = read_json(kept, "")
+            return {name: int(found[name]) for name in ("n_novel", "low", "high")}
+        z = mean_features(self.frozen.images) if self.frozen else self.scouted_features()
+        made = count.estimate(z, self.problem.labels, self.problem.n_known, seed=seed)
+        most = len(self.problem.unlabelled)
+        found = {"n_novel": made.n_novel, "low": made.low, "high": made.high}
+        found = {name: min(value, most) for name, value in found.items()}
+        with suppress(OSError):
+            write_json(kept, found)
+        return found
+
+    def scouted_features(self) -> Tensor:
+        """Features of a short stage 1 of OpenLDN.  (n, d)"""
+        scouting = self.problem.with_novel(min(self.problem.n_known, len(self.problem.unlabelled)))
+        stage, settings, budget = self.scout()
+        network = self.new_network(stage, 0, scouting)
+        training = loop.Training(stage, scouting, network, settings)
+        self.trained(training, 0, budget, None)
+        return infer(training.model, self.problem.images).z
 
     def scout(self) -> tuple[Stage, Settings, float | None]:
         """Half of stage 1 of OpenLDN: as this run has it, or else as it is alone."""
@@ -521,6 +578,11 @@ def one_training_at_a_time() -> Iterator[None]:
     """Trainings in threads of one process take turns; the caller's random numbers do not move."""
     with _training, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         yield
+
+
+def mean_features(images: Images) -> Tensor:
+    """Features (n, views, d), averaged over the views.  (n, d)"""
+    return torch.cat([piece.mean(dim=1) for piece in pieces(images)])
 
 
 @contextmanager

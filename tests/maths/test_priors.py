@@ -11,6 +11,7 @@ from openldn.maths import losses
 from openldn.maths.priors import (
     DistributionAlignment,
     SinkhornQueue,
+    leaning,
     prior_correction,
     uniform_correction,
 )
@@ -59,6 +60,30 @@ def test_corrections_to_a_prior_and_to_a_uniform_one(prior: list[float]) -> None
     uniform = uniform_correction(log_p, wanted)
     weighed = (log_p + uniform).softmax(dim=1) * wanted  # under the prior again
     torch.testing.assert_close((weighed / weighed.sum(1, keepdim=True)).mean(0), wanted, atol=1e-3, rtol=0)
+
+
+def test_leaning_is_from_nothing_to_the_prior() -> None:
+    torch.manual_seed(0)
+    wanted = torch.tensor([0.6, 0.3, 0.1])
+    log_p = (2 * torch.randn(60, 3) + torch.tensor([0.0, 1.0, 2.0])).log_softmax(dim=1)
+    start = torch.tensor([1.0, -2.0, 1.0])
+    assert torch.equal(leaning(log_p, wanted, 0.0, start), torch.zeros(3))
+    whole = prior_correction(log_p, wanted, rounds=300)
+    torch.testing.assert_close(
+        leaning(log_p, wanted, 1.0, start, rounds=300), whole - whole.mean(), atol=1e-4, rtol=0
+    )
+    once = leaning(log_p, wanted, 1.0, start, rounds=30)
+    assert torch.equal(leaning(log_p, wanted, 1.0, leaning(log_p, wanted, 1.0, start, rounds=20)), once)
+    shares = []
+    for balance in (0.0, 0.3, 0.8, 1.0):
+        b = leaning(log_p, wanted, balance, start, rounds=300)
+        share = (log_p + b).softmax(dim=1).mean(dim=0)
+        shares.append(float((share - wanted).abs().sum()))
+        if balance:  # unbalanced transport: what is added pays for the distance from the prior
+            penalty = (1 / balance - 1) * b + share.log() - wanted.log()
+            torch.testing.assert_close(penalty, penalty.mean().expand(3), atol=1e-4, rtol=0)
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] < 1e-4 < 0.1 < shares[0]
 
 
 def test_alignment_is_over_recent_predictions() -> None:

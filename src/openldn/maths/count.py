@@ -41,7 +41,7 @@ Ints = NDArray[np.int64]
 MOST_NOVEL = 100  # `dtc` and `gcd` try up to so many, as DTC does
 DIMENSIONS = 64  # principal components that k-means sees
 RUNS = 5  # of k-means at each number of groups: one alone is a matter of luck
-HIDINGS = 12
+HIDINGS = 12  # of random halves of the known classes
 
 SHARES = np.geomspace(0.01, 1, 60)  # candidates for the labelled share
 KNOWN_PARTS = np.linspace(0, 1, 11)  # how much of a group may be known
@@ -50,6 +50,7 @@ PRIOR = np.array([0.45, *[0.1 / 9] * 9, 0.45])
 PRIOR_GROUPS = 3.0
 # What follows was chosen on draws from Cars, CUB, Pets, CIFAR-100, and pixels of digits and Fashion-MNIST.
 MIXED_IN = 0.3  # how much of the novel images' expected share in known groups is believed
+CLOSE = 0.97  # counts and spreads nearer to each other than this are equal
 WEIGHT = 0.5  # of what corrects for sizes, where known classes do not mix at all
 MIXING = 0.4  # where they mix this much, it has no weight
 FACTOR, SIZE_FACTOR = 2.5, 1.5  # differences in spread and in size are believed up to these
@@ -64,7 +65,7 @@ class Evidence:
     """What the number was read from.
 
     At `groups[i]` groups, the known classes fill `per_known[i]` groups each, and `novel[i]` groups are novel.
-    The first reading is `novel` where `per_known` is one.
+    The first reading is `novel` where `per_known` is about one.
     """
 
     groups: tuple[int, ...]
@@ -220,12 +221,14 @@ def _read(fine: list[list[Clustering]], ladder: list[list[Clustering]], labels: 
     n_known = int(labels.max()) + 1
     share = _labelled_share(fine, labels)
     known, novel, known_spread, novel_spread = np.array([_counts(c, labels, share) for c in ladder]).T
-    # Classes: where the known ones fill as many groups as they are.
-    here = _crossing(np.log(np.maximum(known, 1e-3) / n_known))
-    by_groups = max(0.5, _between(novel, here))
+    # Groups are classes where the known ones fill as many groups as they are. That may hold for a while, as
+    # small novel classes come apart: then spread decides.
+    first, last = (_crossing(known - n_known * close) for close in (CLOSE, 1 / CLOSE))
     narrowed = np.minimum.accumulate(novel_spread)
-    by_spread = max(0.5, _between(novel, _crossing(_between(known_spread, here) - narrowed)))
-    mixing = _mixing(ladder[round(here)], labels, share)
+    by_spread = max(0.5, _between(novel, _crossing(_between(known_spread, first) / CLOSE - narrowed)))
+    least = max(0.5, _between(novel, first))
+    by_groups = min(max(least, by_spread), max(least, _between(novel, last)))
+    mixing = _mixing(ladder[round(first)], labels, share)
     known_images = float((labels >= 0).sum()) / share
     by_size = max(0.5, n_known * (len(labels) / known_images - 1))
     # Readings differ most where one of them is wrong: they pull only so far.

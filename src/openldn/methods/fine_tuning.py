@@ -6,11 +6,12 @@ predicts for another view. Early layers learn slower, and images are downsized t
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from openldn.methods import self_training
-from openldn.methods.self_training import SelfTraining, UniformPrior
-from openldn.methods.whitened_clustering import CLUSTERING
+from openldn.methods.self_training import SelfTraining
+from openldn.methods.whitened_clustering import CLUSTERING, WhitenedClustering
 from openldn.training.settings import OptimiserName
 from openldn.training.stage import Stage, System
 
@@ -33,7 +34,7 @@ class Settings(self_training.Settings):
     early_lr: float = 0.02
     """The same of the first layer; in between it changes geometrically."""
     pixels: int = 128
-    """Images are downsized to this."""
+    """Training images are downsized to this."""
     optimiser: OptimiserName = "adam"
 
 
@@ -41,12 +42,12 @@ FINE_TUNING = Stage(
     name="fine-tuning",
     objective=SelfTraining,
     settings=Settings,
-    predictor=UniformPrior,
+    predictor=lambda settings: WhitenedClustering(),
     evaluations=5,
 )
 SYSTEM = System(
     name="fine-tuned",
     about="whitened clustering of frozen features, then fine-tuning by self-training",
     paper="ours",
-    stages=(CLUSTERING, FINE_TUNING),
+    stages=(replace(CLUSTERING, share=0.0), FINE_TUNING),  # which has all of the length
 )

@@ -22,12 +22,12 @@ SYSTEM = System(
     ),
 )
 SEMI_SUPERVISED = System(
-    name="semi-supervised-k-means",
+    name="ss-k-means",
     about="k-means on frozen features in which labelled images keep their class",
     paper="Vaze et al., Generalized Category Discovery, CVPR 2022",
     stages=(
         Stage(
-            name="semi-supervised-k-means",
+            name="ss-k-means",
             objective=None,
             settings=Hyperparameters,
             predictor=partial(KMeans, unit=True, centres=semi_supervised),

@@ -6,7 +6,8 @@ So there is no random state to save, and a resumed run equals an uninterrupted o
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,8 +81,6 @@ class Training:
         slower = None
         if (last := getattr(settings, "backbone_lr", None)) is not None:
             slower = discriminative_rates(network.backbone, last, settings.early_lr)  # type: ignore[attr-defined]
-        if (pixels := getattr(settings, "pixels", None)) is not None:
-            network.training_size = min(pixels, problem.images.shape[-1])
         self.optimiser = optimiser(settings.optimiser, nn.ModuleList([network, self.objective]), slower)
         self.average = MovingAverage(network) if self.objective.averaged else None
         self.composition = self.objective.composition()
@@ -111,7 +110,8 @@ class Training:
 
     def begin(self, previous: Predict | None) -> None:
         """Before the first step."""
-        self.objective.begin(self.network, previous)
+        with self.downsized():
+            self.objective.begin(self.network, previous)
         if self.refreshes and self.objective.refresh_at_start:
             self.objective.refresh(self.network, 0.0)
         if self.average is not None:
@@ -123,15 +123,30 @@ class Training:
             size = progressive_size(progress, self.problem.images.shape[-1])
             self.network.training_size = self.model.training_size = size
 
+    @contextmanager
+    def downsized(self) -> Iterator[None]:
+        """Within, images are downsized to `settings.pixels`, where a stage has that."""
+        pixels = getattr(self.settings, "pixels", None)
+        if pixels is None:
+            yield
+            return
+        for network in (self.network, self.model):
+            network.training_size = min(pixels, self.problem.images.shape[-1])
+        try:
+            yield
+        finally:
+            self.network.training_size = self.model.training_size = None
+
     def step(self, batches: Batches, clock: Clock) -> Mapping[str, Tensor]:
         """One step of the optimiser, and what follows it."""
         progress = clock.progress
         lr = learning_rate(self.settings.lr, self.settings.schedule, progress)
         self.resize(progress)
         batch = batches[clock.step - self.round_start]
-        losses = self.objective.losses(self.network, self.model, batch, progress)
         self.optimiser.zero_grad()
-        torch.stack([*losses.values()]).sum().backward()
+        with self.downsized():
+            losses = self.objective.losses(self.network, self.model, batch, progress)
+            torch.stack([*losses.values()]).sum().backward()
         self.optimiser.step(lr)
         self.objective.after_step(self.network, batch, progress)
         if self.average is not None:
