@@ -37,7 +37,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("data") / "photos"
     truth = toy.write_folder(folder)
     out = folder.parent / "run"
-    cli.main(["train", str(folder), "--novel", "2", "--epochs", "2", *CPU, "--out", str(out)])
+    chosen = ["--method", "openldn-uda", "--novel", "2", "--epochs", "2", *CPU]
+    cli.main(["train", str(folder), *chosen, "--out", str(out)])
     return folder, out, truth
 
 
@@ -195,7 +196,7 @@ def test_evaluations_on_the_command_line(tmp_path: Path) -> None:
 
 def test_the_same_through_python(finished: Finished, tmp_path: Path) -> None:
     folder, out, _ = finished
-    choices: dict[str, Any] = {"device": "cpu", "precision": "float32"}
+    choices: dict[str, Any] = {"method": "openldn-uda", "device": "cpu", "precision": "float32"}
     run = openldn.train(folder, novel=2, epochs=2, out=tmp_path / "run", quiet=True, **choices)
     assert (run.path / "predictions.csv").read_bytes() == (out / "predictions.csv").read_bytes()
     names = [str(path) for path in sorted((folder / "unlabelled").iterdir())]
@@ -205,8 +206,8 @@ def test_the_same_through_python(finished: Finished, tmp_path: Path) -> None:
 def test_bfloat16(finished: Finished, tmp_path: Path) -> None:
     """It is recorded, it makes a difference, and a model that is loaded works in it as well."""
     folder, out, _ = finished  # in float32
-    choices = ["--novel", "2", "--epochs", "2", "--precision", "bfloat16", "--device", "cpu"]
-    cli.main(["train", str(folder), *choices, "--out", str(tmp_path / "run")])
+    choices = ["--method", "openldn-uda", "--novel", "2", "--epochs", "2", "--device", "cpu"]
+    cli.main(["train", str(folder), *choices, "--precision", "bfloat16", "--out", str(tmp_path / "run")])
     assert Run.open(tmp_path / "run").config["precision"] == "bfloat16"
     assert Model.load(tmp_path / "run").network.mixed_precision
     weights, before = (read_tensors(run / "model.safetensors")[0] for run in (tmp_path / "run", out))

@@ -90,7 +90,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """A folder of images, a run on it, and the ground truth of its unlabelled images."""
     folder = tmp_path_factory.mktemp("data") / "photos"
     truth = toy.write_folder(folder)
-    choices = {"novel": 2, "epochs": 3, "device": "cpu", "precision": "float32"}
+    choices = {"method": "openldn-uda", "novel": 2, "epochs": 3, "device": "cpu", "precision": "float32"}
     return folder, openldn.train(folder, out=folder.parent / "run", quiet=True, **choices), truth
 
 
@@ -124,7 +124,8 @@ def test_the_model_may_be_read_by_whoever_may_read_the_rest(finished: Finished) 
 
 def test_the_number_of_novel_classes_is_estimated_once(tmp_path: Path) -> None:
     toy.write_folder(tmp_path / "photos")
-    run = openldn.train(tmp_path / "photos", epochs=2, out=tmp_path / "run", quiet=True, device="cpu")
+    choices: dict[str, Any] = {"method": "openldn-uda", "epochs": 2, "quiet": True, "device": "cpu"}
+    run = openldn.train(tmp_path / "photos", out=tmp_path / "run", **choices)
     counted = json.loads((run.path / "count.json").read_text())["n_novel"]
     assert len(json.loads((run.path / "classes.json").read_text())["novel"]) == counted
     assert run.config["n_novel"] == "auto"

@@ -14,7 +14,7 @@ from openldn.data.batches import Batch, Batches
 from openldn.data.benchmark import Benchmark
 from openldn.data.problem import Problem, Truth
 from openldn.model import new_network
-from openldn.nets.classifier import Classifier, FeaturesAndLogits, n_features
+from openldn.nets.classifier import Classifier, FeaturesAndLogits, Outputs, n_features
 from openldn.nets.heads import HeadBuilder, Linear
 from openldn.options import Options
 from openldn.training.loop import Training
@@ -91,6 +91,31 @@ def as_images(logits: torch.Tensor) -> torch.Tensor:
 def split(seed: int = 0, noise: float = 25.0) -> tuple[Problem, Truth]:
     """Three known and three novel classes, half of the known ones' images labelled."""
     return labelled_set(noise=noise).split(known=0.5, labelled=0.5, seed=seed)
+
+
+def gaussians(
+    sizes: list[int], d: int = 20, apart: float = 6.0, seed: int = 0
+) -> tuple[torch.Tensor, np.ndarray]:
+    """Features of classes of these sizes, with one direction of strong noise.  (n, d), (n,)"""
+    rng = np.random.default_rng(seed)
+    y = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    z = apart * rng.standard_normal((len(sizes), d))[y] + rng.standard_normal((len(y), d))
+    z[:, 0] += 10 * rng.standard_normal(len(y))
+    return torch.from_numpy(z).float(), y
+
+
+def on_features(z: torch.Tensor, y: np.ndarray, labelled: list[int], n_novel: int) -> Problem:
+    """A problem of features z (n, d): of each known class, so many images have labels."""
+    labels = torch.full((len(y),), -1)
+    for k, n in enumerate(labelled):
+        labels[torch.from_numpy(np.flatnonzero(y == k)[:n])] = k
+    names, known = tuple(map(str, range(len(y)))), tuple(range(len(labelled)))
+    return Problem(z[:, None], labels, names, known, n_novel)
+
+
+def as_outputs(features: torch.Tensor) -> Outputs:
+    """What the first view of features (n, v, d) gives without a network."""
+    return Outputs(features[:, 0], features[:, 0])
 
 
 def training(

@@ -5,7 +5,7 @@ import operator
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -23,8 +23,9 @@ from openldn.files import read_json, write_json
 from openldn.inference import load_model
 from openldn.maths import metrics
 from openldn.model import Model, Prediction
-from openldn.options import DeviceName, Options, Precision, PresetName
-from openldn.pipeline import check, go_on, start
+from openldn.options import DeviceName, Options, Precision, PresetName, Weights
+from openldn.pipeline import choose, decided, go_on, start
+from openldn.progress import watcher
 from openldn.run import Run
 
 N = TypeVar("N")
@@ -40,8 +41,14 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     method: any system by name, such as "orca" or "pu-self-training" (`openldn systems`); it overrules
         `closed_world`. Default: OpenLDN.
     settings: hyperparameters of the system, such as {"lr": 1e-3} (`openldn systems NAME` lists them).
-    backbone: "small", "medium", "resnet18", "resnet50", or a module that maps images to features (n, d). A
-        copy of it is trained, all of it in training mode, each stage from the weights it came with.
+    weights: "scratch" (a network learns from scratch, or a module of yours from the weights it came with),
+        "frozen" (features of a pretrained network, or of your module, which stays as it is), "fine-tuned"
+        (pretrained weights go on learning), or "auto" (what does best on known classes hidden as if novel).
+        Without `method`, it also chooses the system. Default: "scratch", or "frozen" if `backbone` names a
+        pretrained network.
+    backbone: "small", "medium", "resnet18", "resnet50", a pretrained network (`openldn backbones`, a Hugging
+        Face id or a folder), or a module that maps images to features (n, d). A copy of it is trained, all of
+        it in training mode, each stage from the weights it came with.
     preset: "fast" (minutes on a CPU) or "paper" (the paper's settings and lengths).
     device: "auto", "cpu", "cuda" or "mps".
     precision: "float32", "bfloat16" (mixed precision), or None for the faster one on this machine.
@@ -64,6 +71,7 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         closed_world: ClosedWorldName | None = "uda",
         method: str | None = None,
         settings: Mapping[str, Any] | None = None,
+        weights: Weights | None = None,
         backbone: str | nn.Module | None = None,
         preset: PresetName = "fast",
         device: DeviceName = "auto",
@@ -79,6 +87,7 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.closed_world = closed_world
         self.method = method
         self.settings = settings
+        self.weights = weights
         self.backbone = backbone
         self.preset = preset
         self.device = device
@@ -98,17 +107,22 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         y: integers with -1 for unlabelled, or strings with "" or None for unlabelled.
         """
         custom = self.backbone if isinstance(self.backbone, nn.Module) else None
-        options = self._options()
-        options = replace(options, method=check(options).name)  # not a former name
-        given = reading.read_arrays(
-            X,
-            y,
-            n_novel=1 if options.novel == "auto" else int(options.novel or 0),
-            flip=bool(self.flip),
-            size=options.size,
-            largest=options.largest,
-        )
         quiet = not self.verbose
+
+        def read(options: Options) -> reading.Given:
+            return reading.read_arrays(
+                X,
+                y,
+                n_novel=1 if options.novel == "auto" else int(options.novel or 0),
+                flip=bool(self.flip),
+                size=options.size,
+                largest=options.largest,
+            )
+
+        options = decided(self._options(), {"kind": "arrays"})
+        if options.weights == "auto":
+            options = choose(lambda own: read(own).problem, options, watcher(quiet))
+        given = read(options)
         if self.out is not None and Path(self.out).exists():
             self.run_ = go_on(
                 _same(Path(self.out), options), given.problem, None, backbone=custom, quiet=quiet
@@ -176,7 +190,8 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         alone = "openldn" if self.closed_world is None else f"openldn-{self.closed_world}"
         return Options(
             novel="auto" if self.n_novel == "auto" else int(self.n_novel),
-            method=self.method or alone,
+            method=self.method or (None if self.weights else alone),
+            weights=self.weights,
             settings=dict(self.settings or {}),
             preset=self.preset,
             epochs=None if self.epochs is None else _number(float, "epochs", self.epochs),
@@ -212,6 +227,7 @@ def load(path: str | Path, *, backbone: nn.Module | None = None) -> OpenLDN:
         n_novel=len(model.classes) - model.n_known,
         method=options.method,
         settings=dict(options.settings) or None,
+        weights=options.weights,
         backbone=backbone or options.backbone,
         preset=options.preset,
         device=options.device,

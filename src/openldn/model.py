@@ -113,6 +113,7 @@ class Model:
                 "n_outputs": str(self.network.head.out_features),
                 "precision": "bfloat16" if self.network.mixed_precision else "float32",
                 "flip_tta": str(self.network.flip_tta),
+                "input_size": str(self.network.input_size or 0),
             },
         )
 
@@ -132,9 +133,11 @@ class Model:
             name, stage = about["backbone"], systems.find(about["system"]).stages[number]
             predictor = stage.predictor(stage.settings())
             known, novel = list(classes["known"]), list(classes["novel"])
-            mean = tensors["network.mean"]
+            mean, input_size = tensors["network.mean"], int(about.get("input_size", "0"))
             # What a file says of itself is checked before anything is built by it.
-            if not SMALLEST <= size <= LARGEST or channels not in (1, 3) or number < 0:
+            if not SMALLEST <= size <= LARGEST or not 0 <= input_size <= LARGEST:
+                raise ValueError
+            if channels not in (1, 3) or number < 0:
                 raise ValueError
             rows = sum(len(t) for name, t in tensors.items() if name.startswith("network.head.") and t.ndim)
             if (
@@ -164,7 +167,7 @@ class Model:
             found = pretrained.find(name) if pretrained.is_pretrained(name) else None
             with meta:
                 body = backbones.build(name, channels, size) if found is None else found.blank()
-            d = n_features(body, mean.shape[1], size)
+            d = n_features(body, mean.shape[1], input_size or size)
         with meta:
             head, blank = stage.head(d, n_outputs, len(known)), torch.zeros_like(mean[0])
         network = Classifier(body, head, blank, blank)
@@ -174,6 +177,7 @@ class Model:
             raise UserError(f"{file} does not fit its backbone ({name}); train again") from None
         network.mixed_precision = about.get("precision") == "bfloat16"
         network.flip_tta = about.get("flip_tta") == "True"
+        network.input_size = input_size or None
         predictor.state = _under("predictor.", tensors)
         network = _laid_out(network, on).eval()
         return Model(
@@ -199,6 +203,8 @@ def _recorded_encoder(
         if not isinstance(record, list) or precision not in get_args(Precision):
             raise TypeError
         return encoder(record, flip=flip, on=on, precision=precision, own=backbone)  # type: ignore[arg-type]
+    except UserError:
+        raise
     except (KeyError, TypeError, ValueError):
         raise UserError(f"{file} is not a model of this version; train again") from None
 
@@ -211,7 +217,7 @@ def new_network(
     Images are normalised by their own mean and standard deviation, or as a pretrained backbone expects. On
     features of a frozen network (n, v, d) it is a small network, whatever the backbone.
     """
-    mean, std = statistics(problem.images)
+    (mean, std), input_size = statistics(problem.images), None
     if len(problem.images.shape) == 3:
         d = problem.images.shape[2]
         body = backbones.on_features(stage.backbone or "adapter", d)
@@ -222,17 +228,18 @@ def new_network(
         if isinstance(backbone, nn.Module):
             body = _copied(backbone)
         elif pretrained.is_pretrained(backbone):
-            found = pretrained.find(backbone)
-            body = found.module()
+            found = pretrained.find(backbone).for_images_of(size)
+            body, input_size = found.module(), found.size
             mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (found.mean, found.std))
         else:
             body = backbones.build(backbone, channels, size)
         if isinstance(body, backbones.SmallNet):
             some = problem.images[torch.arange(0, len(problem.images), -(-len(problem.images) // 1000))]
             body.fit_whitening((some.float() / 255 - mean) / std)
-        d = n_features(body, len(mean), size)
+        d = n_features(body, len(mean), input_size or size)
     head = stage.head(d, stage.n_outputs(problem), problem.n_known)
     network = Classifier(body, head, mean, std)
+    network.input_size = input_size
     # Few images of one's own say less of the statistics than the many that a backbone was trained on.
     network.norm_frozen = isinstance(backbone, str) and pretrained.is_pretrained(backbone)
     return _laid_out(network, device).train()

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,24 +16,24 @@ from torch import Tensor, nn
 
 import openldn
 from openldn import device, systems
-from openldn.data import reading, split, store
+from openldn.data import reading, rehearsal, split, store
 from openldn.data.pixels import Images, Part, pieces
 from openldn.data.problem import Problem, Truth
 from openldn.errors import UserError
 from openldn.files import check_absent, read_json, read_tensors, write_csv, write_json
-from openldn.inference import PREDICTIONS, prediction_rows, reread, score
-from openldn.maths import count
+from openldn.inference import PREDICTIONS, load_model, prediction_rows, reread, score
+from openldn.maths import count, metrics
 from openldn.methods.openldn import DISCOVER
 from openldn.model import Model, new_network
 from openldn.nets import backbones, pretrained
 from openldn.nets.classifier import Classifier, infer, n_features
 from openldn.nets.encoder import Custom, Encoder, Source, encoder
-from openldn.options import Options, PresetName, plain
+from openldn.options import Options, PresetName, Weights, plain
 from openldn.progress import Watcher, watcher
 from openldn.run import Run
 from openldn.training import loop, pretraining
 from openldn.training.settings import Hyperparameters, Settings
-from openldn.training.stage import Stage, System
+from openldn.training.stage import LENGTH, Stage, System
 
 BACKBONE: dict[PresetName, str] = {"fast": "small", "paper": "resnet18"}
 FLIP_TTA: dict[PresetName, bool] = {"fast": True, "paper": False}
@@ -62,10 +63,16 @@ def train(
     options = replace(options, settings={**options.settings, **settings})
     source = reading.describe(data, labels, options)
     options = decided(options, source)
-    name = f"{Path(data).resolve().name}-{options.method}"
+    name = "-".join([Path(data).resolve().name, *([options.method] if options.method else [])])
     path = Path(out) if out is not None else _free(Path("runs") / name)
     check_absent(path)
     split_file = None if options.split is None else Path(options.split)
+    if options.weights == "auto":
+
+        def problem(own: Options) -> Problem:
+            return reading.read(source, own, split=split_file, watch=watcher(quiet).counted).problem
+
+        options = choose(problem, options, watcher(quiet))
     given = reading.read(source, options, split=split_file, watch=watcher(quiet).counted)
     return start(given, options, source, path, quiet=quiet)
 
@@ -110,6 +117,8 @@ def check(options: Options) -> System:
             raise UserError(f"{system.name} needs pretrained weights; leave out --weights scratch")
         if names and all(stage.backbone for stage in system.stages):
             raise UserError(f"{system.name} has a backbone of its own; leave out --backbone")
+    if options.weights == "frozen" and (system.weights == "fine-tuned" or system.needs_images):
+        raise UserError(f"{system.name} cannot work on frozen features alone; leave out --weights frozen")
     if options.weights == "fine-tuned" and system.weights == "frozen":
         raise UserError(f"{system.name} works on frozen features; leave out --weights fine-tuned")
     device.pick(options.device)
@@ -118,7 +127,7 @@ def check(options: Options) -> System:
 
 def decided(options: Options, source: Mapping[str, Any]) -> Options:
     """The options with all that is chosen before the images are looked at."""
-    weights = options.weights
+    weights = given_weights = options.weights
     if weights is None:
         system = systems.find(options.method)
         if system.weights != "scratch":
@@ -127,9 +136,17 @@ def decided(options: Options, source: Mapping[str, Any]) -> Options:
             given = pretrained.is_pretrained(options.backbone.split(",")[0])
             weights = "frozen" if given else "scratch"
         else:
-            weights = "scratch"
+            # A length or a hyperparameter is for the default system.
+            chosen = options.method or options.epochs or options.budget or options.settings
+            own_images = source["kind"] != "named" and options.preset == "fast"
+            weights = "auto" if own_images and not chosen else "scratch"
     options = replace(options, weights=weights)
-    return replace(options, method=check(options).name)  # not a former name
+    if options.method is None and weights != "auto":
+        asked = weights != "scratch" or (given_weights is not None and source["kind"] != "named")
+        options = replace(options, method=WAYS[weights] if asked else systems.DEFAULT)
+    system = check(options)
+    # Not a former name.
+    return options if options.method is None else replace(options, method=system.name)
 
 
 def decide(options: Options, system: System, backbone: nn.Module | None = None) -> dict[str, Any]:
@@ -250,6 +267,118 @@ def go_on(
         model, result = job.train_stages()
         _finish(run, model, job.frozen or job.problem if model.encoder else job.problem, result)
     return run
+
+
+# -------------------------------------------------------------------- frozen, fine-tuned or from scratch
+
+WAYS: dict[Weights, str] = {
+    "frozen": "whitened-clustering",
+    "fine-tuned": "fine-tuned",
+    "scratch": "pu-self-training",
+}
+"""The system for each use of pretrained weights."""
+REHEARSED = 30_000  # unlabelled images of 32 pixels that a network sees in a rehearsal, all in all
+AHEAD = 3.0  # points: what takes longer has to be ahead by this
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to do about pretrained weights, and how well each way found labels that were hidden."""
+
+    weights: Weights
+    scores: dict[str, float]  # percent
+
+    def __str__(self) -> str:
+        if not self.scores:
+            return f"weights: {self.weights} (too few labels to compare); --weights overrules"
+        scores = ", ".join(f"{name} {score:.0f} %" for name, score in self.scores.items())
+        return f"weights: {self.weights} (known classes hidden as if novel: {scores}); --weights overrules"
+
+
+def choose(read: Callable[[Options], Problem], options: Options, watch: Watcher) -> Options:
+    """The options with the way that finds known classes best when they are hidden. It is remembered.
+
+    `read` reads the images at the size that the options ask for.
+    """
+    choice = chosen(read, options, watch)
+    watch.said(str(choice))
+    options = replace(options, weights=choice.weights, method=options.method or WAYS[choice.weights])
+    check(options)
+    return options
+
+
+def chosen(read: Callable[[Options], Problem], options: Options, watch: Watcher) -> Choice:
+    """The choice, from the cache if the same images and labels were compared before."""
+    problems = {}
+    for way in ("frozen", "scratch"):
+        problems[way] = read(replace(options, weights=way, method=WAYS[way])).check()
+    digest = problems["frozen"].digest()
+    key = pretraining.key("choice", digest=digest, options=_without_display(options))
+    kept = store.folder("choices") / f"{key}.json"
+    with suppress(UserError, KeyError, TypeError, ValueError):
+        found = read_json(kept, "")
+        return Choice(found["weights"], {name: float(score) for name, score in found["scores"].items()})
+    choice = compared(problems, options, watch)
+    with suppress(OSError):
+        write_json(kept, asdict(choice))
+    return choice
+
+
+def _without_display(options: Options) -> dict[str, Any]:
+    return {**asdict(options), "save_every": 0, "evaluations": 0, "data_dir": ""}
+
+
+def compared(problems: Mapping[str, Problem], options: Options, watch: Watcher) -> Choice:
+    """The way that does best on hidden classes; `problems` has the images at the size of each way."""
+    if not rehearsal.possible(problems["frozen"]):
+        return Choice("frozen", {})
+    n_novel = options.novel
+    if not isinstance(n_novel, int):
+        on = device.pick(options.device)
+        own = replace(options, weights="frozen", method=WAYS["frozen"])
+        frozen = new_encoder(own, systems.find(own.method), problems["frozen"], on, None)
+        assert frozen is not None
+        problem = problems["frozen"]
+        z = mean_features(frozen.features(problem.images, watch.counted))
+        n_novel = count.estimate(z, problem.labels, problem.n_known, seed=options.seed).n_novel
+    scores = {
+        way: rehearsed(way, problem.with_novel(n_novel), options, watch) for way, problem in problems.items()
+    }
+    best = max(scores, key=lambda way: scores[way] - (AHEAD if way == "scratch" else 0))
+    return Choice(best, scores)  # type: ignore[arg-type]
+
+
+def rehearsed(way: str, problem: Problem, options: Options, watch: Watcher) -> float:
+    """Percent of hidden labels that are found: the mean of several rehearsals where that takes seconds."""
+    watch.said(f"rehearsal with hidden labels: {way}")
+    own = Options(
+        method=WAYS[way],  # type: ignore[index]
+        weights=way,  # type: ignore[arg-type]
+        backbone=options.backbone if way == "frozen" else None,
+        device=options.device,
+        precision=options.precision,
+        seed=options.seed,
+    )
+    scores = []
+    for k in range(3 if way == "frozen" else 1):
+        hidden, judged, true = rehearsal.rehearsal(problem, options.seed + k)
+        own = replace(own, novel=hidden.n_novel)
+        if way != "frozen":
+            seen = REHEARSED * (32 / problem.images.shape[3]) ** 2
+            own = replace(own, epochs=min(seen, LENGTH["fast"][1]) / len(hidden.unlabelled))
+        with tempfile.TemporaryDirectory(prefix="openldn-rehearsal-") as folder:
+            given = reading.Given(hidden, None, (), np.arange(len(hidden.images)))
+            run = start(given, own, {"kind": "arrays"}, Path(folder) / "run", quiet=True)
+            model = load_model(run)
+            images: Images = Part(hidden.images, judged)
+            if model.encoder is not None:
+                images = model.encoder.features(images)
+            ids = model.predict(images).ids.numpy()
+        found = metrics.evaluate(
+            true, ids, n_known=hidden.n_known, n_classes=problem.n_known, n_ids=hidden.n_classes
+        )
+        scores.append(metrics.headline(found)["all"])
+    return float(np.mean(scores))
 
 
 # ------------------------------------------------------------------------------------ how many classes

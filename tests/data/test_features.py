@@ -1,7 +1,9 @@
 """Features on disk: computed once, found by content, recovered after a crash; and views of them."""
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from openldn.data import features as module
 from openldn.data.draws import keys_of
 from openldn.data.features import Features, Recipe, SideBySide, features
 from openldn.data.pixels import Part, fingerprints
+from openldn.data.row_store import RowStore
 from openldn.errors import UserError
 
 V, D = 2, 5
@@ -106,6 +109,36 @@ def test_what_a_power_failure_left_is_not_trusted(own_cache: Path, damage: str) 
 def test_no_room_is_an_error_that_says_what_to_do(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.RowStore, "has_room", lambda self, n: False)
     with pytest.raises(UserError, match="OPENLDN_CACHE"):
+        features(images(3), recipe(Counting()))
+
+
+def test_an_index_that_cannot_be_written_is_no_harm_to_this_run(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows are there, but a later run does not find them and computes them again."""
+    x, usual = images(6), Path.open
+
+    def full(self: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if (self.name, mode) == ("index", "ab"):
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return usual(self, mode, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", full)
+        assert torch.equal(everything(features(x, recipe(Counting()))), expected(x))
+    compute = Counting()
+    assert torch.equal(everything(features(x, recipe(compute))), expected(x))
+    assert compute.n == 6
+
+
+def test_a_full_disk_is_an_error_that_says_what_to_do(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: RowStore, rows: Any) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(RowStore, "append", full)
+    with pytest.raises(UserError, match=r"the disk is full, .*OPENLDN_CACHE"):
         features(images(3), recipe(Counting()))
 
 

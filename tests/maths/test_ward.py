@@ -9,7 +9,7 @@ import torch
 from scipy.cluster import hierarchy
 from torch import Tensor
 
-from openldn.maths.ward import ward
+from openldn.maths.ward import Tree, ward
 
 
 def spread(rows: np.ndarray) -> float:
@@ -49,6 +49,19 @@ def test_it_is_plain_agglomeration_with_known_classes_apart(seed: int, n_classes
     novel = {frozenset(torch.nonzero(found == k).flatten().tolist()) for k in range(3, n_classes)}
     assert novel == {*map(frozenset, expected[3:])}
     assert torch.equal(found[labels >= 0], labels[labels >= 0])
+
+
+def test_one_tree_is_cut_into_any_number_of_classes() -> None:
+    """Finer cuts divide the clusters of coarser ones."""
+    z, labels = rows(40, 3, 6), torch.full((40,), -1)
+    labels[:6] = torch.arange(6) % 3
+    tree, coarser = Tree(z, labels, 3), torch.zeros(40)
+    for n_classes in (3, 4, 8, 20, 37):
+        found = tree.cut(n_classes)
+        assert torch.equal(found, ward(z, labels, 3, n_classes))
+        assert {*found.tolist()} == {*range(n_classes)}
+        assert len({*zip(found.tolist(), coarser.tolist(), strict=True)}) == n_classes
+        coarser = found
 
 
 @pytest.mark.parametrize("n_clusters", [1, 2, 7, 60])

@@ -88,7 +88,11 @@ class Runs:
     def train(
         self, name: str, problem: Problem, truth: Truth, watcher: Watcher | None = None, **choices: Any
     ) -> Run:
-        """A short run, which goes on as often as the watcher stops it. It finds no cached pretraining."""
+        """A short run, which goes on as often as the watcher stops it. It finds no cached pretraining.
+
+        Where pretrained weights go on learning, a small network does so here: so few pixels say nothing to
+        a pretrained one. Frozen networks get them enlarged.
+        """
         path = self.folder / name
         self.folder.mkdir(exist_ok=True)
         with filelock.FileLock(self.folder / f"{name}.lock"), pytest.MonkeyPatch.context() as patch:
@@ -101,7 +105,6 @@ class Runs:
                     "method": self.method,
                     "budget": 6_000,
                     "novel": problem.n_novel,
-                    "weights": systems.find(self.method).weights,
                     "device": "cpu",
                     "precision": "float32",
                     "settings": {"batch": 24} if systems.find(self.method).trained else {},

@@ -8,7 +8,8 @@ import torch
 
 from openldn.methods import pim
 from openldn.methods.pim import PIM, Settings, hold_out, pim_loss
-from test_whitened_clustering import gaussians, outputs, problem
+from toy import as_outputs as outputs
+from toy import gaussians, on_features
 
 
 @pytest.mark.parametrize("weight", [0.0, 2.5])
@@ -41,7 +42,7 @@ def test_a_share_of_the_labels_is_held_out_and_every_class_keeps_one() -> None:
 @pytest.mark.parametrize("labelled", [10, 1])
 def test_gaussian_classes_are_found(labelled: int) -> None:
     z, y = gaussians([30] * 5)
-    given = problem(z, y, 3, labelled, 2)
+    given = on_features(z, y, [labelled] * 3, 2)
     made = PIM(Settings(steps=40))
     made.fit(outputs, given, seed=0)
     p = made.probabilities(outputs(given.images))
@@ -57,7 +58,7 @@ def test_gaussian_classes_are_found(labelled: int) -> None:
 def test_the_weight_of_class_shares_is_the_best_on_labels_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fit that is right with one of the candidates alone; that one fits all labels afterwards."""
     z, y = gaussians([20] * 4)
-    given = problem(z, y, 2, 10, 2)
+    given = on_features(z, y, [10, 10], 2)
     asked = list[tuple[float, int]]()
 
     def fitted(self: PIM, z: torch.Tensor, labels: torch.Tensor, *rest: float) -> dict[str, torch.Tensor]:

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from openldn.methods.turtle import Settings, Turtle, clamped, turtle_loss
-from test_whitened_clustering import gaussians, outputs, problem
+from toy import as_outputs as outputs
+from toy import gaussians, on_features
 
 
 @pytest.mark.parametrize("labels", [[1, -1, 0, -1, 2], [-1] * 5])
@@ -35,7 +36,7 @@ def test_labels_are_kept_in_the_labelling() -> None:
 @pytest.mark.parametrize("labelled", [10, 1])
 def test_gaussian_classes_are_found(labelled: int) -> None:
     z, y = gaussians([30] * 5)
-    given = problem(z, y, 3, labelled, 2)
+    given = on_features(z, y, [labelled] * 3, 2)
     made = Turtle(Settings(steps=60, batch=100))
     made.fit(outputs, given, seed=0)
     p = made.probabilities(outputs(given.images))

@@ -1,6 +1,7 @@
 """The classifier: normalised pixels, inference, running statistics, mixed precision, resizing."""
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ from openldn.nets.classifier import (
     full_precision,
     infer,
     n_features,
-    statistics,
     running_statistics_frozen,
+    statistics,
 )
 from openldn.nets.heads import Linear
 
@@ -174,6 +175,54 @@ def test_running_statistics_are_tracked_again_after_an_error() -> None:
     with pytest.raises(RuntimeError, match="on purpose"), running_statistics_frozen(network):
         raise RuntimeError("on purpose")
     assert [m.track_running_stats for m in network[:2]] == [True, False]
+
+
+def test_frozen_norms_use_their_running_statistics_in_training_too() -> None:
+    network, x = tiny(), torch.rand(6, 2, 8, 8)
+    expected = network.eval()(x).logits
+    network.norm_frozen = True
+    network.train()
+    assert network.training
+    assert network.backbone[0].training
+    before = state(network)
+    found = network(x).logits
+    torch.testing.assert_close(found, expected)
+    assert unchanged(network, before)  # running statistics
+    found.square().sum().backward()  # scale and shift learn all the same
+    assert all(p.grad is not None and bool(p.grad.any()) for p in network.backbone[1].parameters())
+    with classifier.evaluating(network):
+        assert not any(m.training for m in network.modules())
+    assert [m.training for m in network.backbone[:2]] == [True, False]
+    network.norm_frozen = False
+    assert network.train().backbone[1].training
+
+
+# ------------------------------------------------------------------------------- features for images
+
+
+def test_statistics_of_features_keep_the_proportions_of_distances() -> None:
+    """One deviation for all, of the first view."""
+    z = torch.randn(50, 2, 4, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 5, 0.1, 2]) + 3
+    mean, std = statistics(z)
+    first = z[:, 0].double().numpy()
+    np.testing.assert_allclose(mean, first.mean(axis=0), rtol=1e-5)
+    assert std.tolist() == pytest.approx([math.sqrt(first.var(axis=0).mean())] * 4, rel=1e-5)
+    assert statistics(torch.ones(5, 1, 3))[1].min() > 0
+
+
+def test_outputs_on_features_are_the_mean_over_stored_views() -> None:
+    torch.manual_seed(0)
+    z = torch.randn(9, 3, 5)
+    body = nn.Sequential(nn.Linear(5, 6), nn.ReLU())
+    network = Classifier(body, Linear(6, 2), torch.full((5,), 0.5), torch.full((5,), 2.0))
+    network.flip_tta = True  # of images alone
+    found = infer(network, z)
+    with torch.no_grad():
+        each = [body((z[:, k] - 0.5) / 2) for k in range(3)]
+        logits = [network.head(one) for one in each]
+    torch.testing.assert_close(found.z, sum(each) / 3)
+    torch.testing.assert_close(found.logits, sum(logits) / 3)
+    assert found.early is None
 
 
 # --------------------------------------------------------- mixed precision, resizing, early features

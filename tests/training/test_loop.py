@@ -55,6 +55,35 @@ def test_a_budget_is_met_to_within_half_a_step(budget: float) -> None:
         assert not clock(None, budget, step - 1, 10).expired
 
 
+def test_downsized_training_images_count_by_their_area_and_are_downsized_in_steps_alone() -> None:
+    class Sees(nn.Module):
+        """A backbone that notes the sizes of what it is given."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.sizes = toy.backbone(), list[int]()
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.sizes.append(x.shape[-1])
+            return self.body(x)
+
+    problem, _ = toy.labelled_set(enlarged=2).split(known=0.5, labelled=0.5, seed=0)
+    cost = dict[int, float]()
+    for pixels in (8, 16, 100):
+        training = toy.training("fine-tuned", problem=problem, body=Sees(), pixels=pixels, batch=24)
+        seen = [training.network.backbone.sizes, training.model.backbone.sizes]
+        training.begin(lambda images: torch.full((len(images), 6), 1 / 6))
+        for sizes in seen:
+            sizes.clear()
+        with Passes() as passes:
+            training.step([toy.batch(training)], training.clock(None))  # type: ignore[arg-type]
+        cost[pixels] = passes.total
+        assert {*seen[0]} == {*seen[1]} == {min(pixels, 16)}
+        assert training.network.training_size is training.model.training_size is None
+    assert cost[8] == pytest.approx(cost[16] / 4)
+    assert cost[100] == cost[16]  # never enlarged
+
+
 def test_there_is_at_least_one_step() -> None:
     """Even if all was spent before the first."""
     assert not clock(None, 100, 0, 10, more=500).expired

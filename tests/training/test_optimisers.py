@@ -1,12 +1,13 @@
 """Steps against torch's own Adam, and against singular values found the plain way."""
 
 import copy
+from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
 
-from openldn.training.optimisers import Adam, Muon, optimiser, orthogonalised
+from openldn.training.optimisers import Adam, Muon, discriminative_rates, optimiser, orthogonalised
 
 
 def test_adam_is_torchs() -> None:
@@ -23,6 +24,42 @@ def test_adam_is_torchs() -> None:
         two.step()
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_adam_with_rates_is_torchs_with_parameter_groups() -> None:
+    torch.manual_seed(0)
+    ours, theirs = ([nn.Parameter(torch.ones(4, 3)) for _ in range(4)] for _ in range(2))
+    ours[1].requires_grad_(False)
+    rates = [1.0, 5.0, 0.1, 0.02]
+    one = Adam(ours, rates)
+    two = torch.optim.Adam([{"params": [p]} for p in theirs])
+    for step in range(20):
+        lr = 0.1 / (step + 1)
+        for group, rate in zip(two.param_groups, rates, strict=True):
+            group["lr"] = rate * lr
+        for k, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+            if k != 1 and (k, step) != (2, 0):  # one is frozen, another has no gradient at first
+                a.grad = torch.randn_like(a)
+                b.grad = a.grad.clone()
+        one.step(lr)
+        two.step()
+    assert bool((ours[1] == 1).all())
+    for k in (0, 3):  # torch counts the steps of each parameter on its own
+        torch.testing.assert_close(ours[k], theirs[k], rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(ours[0], ours[3], atol=1e-2)
+
+
+def test_early_layers_learn_slower() -> None:
+    """Geometrically, from the first parameter to the last; those of the head at the full rate."""
+    body, head = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(5))), nn.Linear(2, 2)
+    slower = discriminative_rates(body, last=0.2, first=0.02)
+    rates = [slower[p] for p in body.parameters()]
+    assert rates[0] == pytest.approx(0.02)
+    assert rates[-1] == pytest.approx(0.2)
+    assert [b / a for a, b in pairwise(rates)] == pytest.approx([10**0.25] * 4)
+    made = optimiser("adam", nn.ModuleList([body, head]), slower)
+    assert isinstance(made, Adam)
+    assert made.rates == [*rates, 1.0, 1.0]
 
 
 def test_parameters_without_gradient_or_frozen_stay() -> None:

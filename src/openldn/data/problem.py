@@ -11,6 +11,7 @@ from torch import Tensor
 
 from openldn.data.pixels import Images, fingerprints
 from openldn.errors import UserError
+from openldn.maths.priors import expected_shares
 
 UNLABELLED = -1
 
@@ -69,10 +70,7 @@ class Problem:
 
         Labelled images are subtracted. A class of which most images are labelled keeps a tenth of its size.
         """
-        size = len(self.images) / self.n_classes
-        labelled = torch.bincount(self.labels[self.labelled], minlength=self.n_classes)
-        left = (size - labelled).clamp_min(size / 10)
-        return left / left.sum()
+        return expected_shares(self.labels, self.n_classes)
 
     def digest(self) -> str:
         """A hash of images and labels, by which a resumed run recognises its data."""

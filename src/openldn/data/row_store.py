@@ -106,7 +106,8 @@ class Table:
     def places(self) -> dict[bytes, int]:
         """The place of each row, by its key."""
         records = self.read()
-        return dict(zip(records["key"].tolist(), records["place"].tolist(), strict=True))
+        known = dict(zip(records["key"].tolist(), records["place"].tolist(), strict=True))
+        return known | {key: place for key, _, place in self._unwritten}
 
     def add(self, records: Sequence[tuple[Any, ...]]) -> None:
         if not records:

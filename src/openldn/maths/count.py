@@ -16,6 +16,10 @@ groups that are left are the novel classes. It takes three steps:
 
 For the interval, random halves of the known classes are hidden as if novel. The number must rise by as many.
 
+The default then weighs the numbers of the interval by a second kind of evidence: in a mixture of the right
+number of classes, classes of equal size cost little likelihood. It speaks only as far as labelled classes are
+of equal size: see `maths/whitened_mixture.py`.
+
 `merge` joins the groups of a clustering that is too fine. `dtc` and `gcd` are the estimators of Han et al.
 (2019) and Vaze et al. (2022).
 """
@@ -32,6 +36,9 @@ from torch import Tensor
 
 from openldn.maths.k_means import k_means, semi_supervised
 from openldn.maths.metrics import confusion, matched
+from openldn.maths.priors import expected_shares
+from openldn.maths.ward import Tree
+from openldn.maths.whitened_mixture import evenness, in_space, mixture, space
 
 # scikit-learn and scipy are imported late: together they take as long to load as torch.
 
@@ -55,6 +62,9 @@ WEIGHT = 0.5  # of what corrects for sizes, where known classes do not mix at al
 MIXING = 0.4  # where they mix this much, it has no weight
 FACTOR, SIZE_FACTOR = 2.5, 1.5  # differences in spread and in size are believed up to these
 LEAN = 1.1  # one class too many costs less than one too few
+MOST_MIXED = 4000  # images of the mixture
+EVENNESS = 5.0  # weight of what equal sizes cost; chosen on other draws than are reported
+NORMAL_80 = 1.28  # half of an 80 % interval of the normal distribution, in standard deviations
 LEAST = 0.05  # a number below this part of the known classes is within the error of the labelled share
 ALONE = 0.25  # squared error, in logarithms, expected of hiding, before any is hidden: worth one class
 WIDTH = (0.1, 0.8, 1.2)  # the interval's squared half-width: alone, by squared error of hiding and by mixing
@@ -79,6 +89,7 @@ class Evidence:
     novel_images: float  # the share of unlabelled images that are novel
     mixing: float  # of two images in a group of known classes, how often they are of two classes
     images: int  # the sample that was looked at
+    costs: dict[int, float]  # by number of novel classes: log-likelihood per image that equal sizes cost
 
 
 @dataclass(frozen=True)
@@ -146,6 +157,8 @@ def estimate(z: Tensor, labels: Tensor, n_known: int, *, seed: int) -> Estimate:
     missing = n_known - shown
     number = LEAN * math.hypot(full.number, LEAST * shown)
     width = _width(errors, shown, full.mixing)
+    chosen = rows[rng.permutation(n)[:MOST_MIXED]]
+    number, costs = _weighed(z[torch.from_numpy(chosen)], labels.numpy()[chosen], number, width)
     known_images = float((given >= 0).sum()) / full.share
     return Estimate(
         n_novel=max(1, round(number) - missing),
@@ -163,8 +176,32 @@ def estimate(z: Tensor, labels: Tensor, n_known: int, *, seed: int) -> Estimate:
             novel_images=(n - known_images) / max(1, int((given < 0).sum())),
             mixing=full.mixing,
             images=n,
+            costs=costs,
         ),
     )
+
+
+def _weighed(z: Tensor, labels: Ints, number: float, width: float) -> tuple[float, dict[int, float]]:
+    """The number, weighed by what equal class sizes cost, and these costs by number of novel classes."""
+    given = torch.from_numpy(_renumbered(labels))
+    n_known, n_free = int(given.max()) + 1, int((given < 0).sum())
+    spread = max(width, math.log(1.5))
+    candidates = {round(v) for v in np.geomspace(number * math.exp(-spread), number * math.exp(spread), 14)}
+    candidates = {n for n in candidates | {round(number)} if 1 <= n < n_free}
+    if n_known < 2 or len(candidates) < 2:
+        return number, {}
+    x = in_space(z, space(z, given, axes=256, ridge=100.0))
+    tree, costs = Tree(x, given, n_known), dict[int, float]()
+    for n in sorted(candidates):
+        first, prior = tree.cut(n_known + n), expected_shares(given, n_known + n)
+        even, free = (
+            mixture(x, given, first, prior, balance, rounds=20).quality
+            for balance in (evenness(given, n_known + n), 0.0)
+        )
+        costs[n] = free - even
+    sigma = width / NORMAL_80
+    best = min(costs, key=lambda n: math.log(n / number) ** 2 / (2 * sigma**2) + EVENNESS * costs[n])
+    return float(best), costs
 
 
 def _sample(labels: Ints, n_known: int, rng: np.random.Generator) -> Ints:

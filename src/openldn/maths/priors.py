@@ -13,6 +13,17 @@ from torch import Tensor, nn
 from openldn.maths.losses import sinkhorn
 
 
+def expected_shares(labels: Tensor, n_classes: int) -> Tensor:
+    """The share of each class in the unlabelled images, if all classes are equally large.
+
+    Labels (n,), -1 for none -> (C,). Labelled images are subtracted; a class of which most images are
+    labelled keeps a tenth of its size.
+    """
+    size = len(labels) / n_classes
+    left = (size - torch.bincount(labels[labels >= 0], minlength=n_classes)).clamp_min(size / 10)
+    return left / left.sum()
+
+
 def prior_correction(log_p: Tensor, prior: Tensor, rounds: int) -> Tensor:
     """What to add to log-probabilities (n, C) so that their mean prediction is the prior (C,).  (C,)"""
     b = torch.zeros_like(prior)

@@ -7,29 +7,41 @@ from torch import Tensor
 
 
 def ward(z: Tensor, labels: Tensor, n_known: int, n_classes: int) -> Tensor:
-    """A class for each row of z (n, d); `labels` (n,) are kept, and -1 where there is none.  (n,)
+    """A class for each row of z (n, d); `labels` (n,) are kept, and -1 where there is none.  (n,)"""
+    return Tree(z, labels, n_known).cut(n_classes)
+
+
+class Tree:
+    """The tree of clusters of rows z (n, d), of which some have labels (n,).
 
     Each known class starts as one cluster, and two of them never join: the cost of that is infinite, and
     stays so when they grow. Then the two clusters are joined whose union has the least additional variance,
-    until `n_classes` are left. Memory is quadratic in the number of unlabelled rows.
+    until one novel cluster is left at most. Memory is quadratic in the number of unlabelled rows.
 
     By hand, since scikit-learn's has no clusters to start from. Nearest-neighbour chains with the update of
     Lance and Williams: time is quadratic too.
     """
-    given, free = labels >= 0, torch.nonzero(labels < 0).flatten()
-    counts = torch.bincount(labels[given], minlength=n_known).to(z.dtype)
-    sums = z.new_zeros(n_known, z.shape[1]).index_add_(0, labels[given], z[given])
-    points = torch.cat([sums / counts.clamp_min(1)[:, None], z[free]])
-    size = torch.cat([counts, torch.ones(len(free))]).numpy()
-    cost = torch.cdist(points, points).square().numpy()
-    cost *= size[:, None] * size / np.maximum(size[:, None] + size, 1)
-    cost[:n_known, :n_known] = np.inf
-    np.fill_diagonal(cost, np.inf)
-    root = _cut(_merges(cost, size, n_known), len(points), n_classes)
-    ids = {r: i for i, r in enumerate(dict.fromkeys([*range(n_known), *root]))}
-    found = labels.clone()
-    found[free] = torch.tensor([ids[r] for r in root[n_known:]], dtype=labels.dtype)
-    return found
+
+    def __init__(self, z: Tensor, labels: Tensor, n_known: int):
+        self.labels, self.n_known = labels, n_known
+        given, self.free = labels >= 0, torch.nonzero(labels < 0).flatten()
+        counts = torch.bincount(labels[given], minlength=n_known).to(z.dtype)
+        sums = z.new_zeros(n_known, z.shape[1]).index_add_(0, labels[given], z[given])
+        points = torch.cat([sums / counts.clamp_min(1)[:, None], z[self.free]])
+        size = torch.cat([counts, torch.ones(len(self.free))]).numpy()
+        cost = torch.cdist(points, points).square().numpy()
+        cost *= size[:, None] * size / np.maximum(size[:, None] + size, 1)
+        cost[:n_known, :n_known] = np.inf
+        np.fill_diagonal(cost, np.inf)
+        self.merges = _merges(cost, size, n_known)
+
+    def cut(self, n_classes: int) -> Tensor:
+        """The class of each row if there are so many; known classes come first.  (n,)"""
+        root = _cut(self.merges, self.n_known + len(self.free), n_classes)
+        ids = {r: i for i, r in enumerate(dict.fromkeys([*range(self.n_known), *root]))}
+        found = self.labels.clone()
+        found[self.free] = torch.tensor([ids[r] for r in root[self.n_known :]], dtype=self.labels.dtype)
+        return found
 
 
 def _merges(

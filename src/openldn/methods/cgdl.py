@@ -167,6 +167,7 @@ SYSTEM = System(
     paper="Sun et al., Conditional Gaussian Distribution Learning for Open Set Recognition, CVPR 2020",
     stages=(
         Stage(
+            needs_images=True,
             name="cgdl",
             objective=CGDL,
             settings=Settings,

@@ -47,7 +47,7 @@ FINE_TUNING = Stage(
 )
 SYSTEM = System(
     name="fine-tuned",
-    about="whitened clustering of frozen features, then fine-tuning by self-training",
+    about="whitened clustering of frozen features, then fine-tuning",
     paper="ours",
     stages=(replace(CLUSTERING, share=0.0), FINE_TUNING),  # which has all of the length
 )

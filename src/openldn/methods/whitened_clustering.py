@@ -5,22 +5,18 @@
 2. Start: Ward's clustering in that space, with labels kept. It has no random start.
 3. Mixture: soft k-means on the unit sphere (a mixture of von Mises-Fisher distributions), with labels kept.
    Class shares are drawn towards the class prior.
-
-    x (n, d)   features           z (n, a)   the same in the new space
-    q (n, C)   responsibilities: probabilities of classes
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from openldn.data.problem import Problem
-from openldn.maths.principal import principal_axes
-from openldn.maths.priors import leaning
 from openldn.maths.ward import ward
+from openldn.maths.whitened_mixture import evenness, in_space, mixture, space
 from openldn.nets.classifier import Outputs
 from openldn.nets.predictors import Infer, Predictor
 from openldn.training.settings import Hyperparameters
@@ -39,6 +35,9 @@ class Settings(Hyperparameters):
     balance: float | None = None
     """How far class shares are drawn towards the prior: 0 not at all, 1 wholly; by default as far as the
     numbers of labelled images are even."""
+    tolerance: float = 0.1
+    """Class shares are left free if drawing them towards the prior costs more than this, in log-likelihood of
+    an image under its best class."""
     rounds: int = 30
     """Rounds of the mixture."""
     start_images: int = 6000
@@ -54,17 +53,23 @@ class WhitenedClustering(Predictor):
 
     def fit(self, infer: Infer, problem: Problem, seed: int) -> None:
         x, labels = infer(problem.images).z, problem.labels
-        self.state = space(x, labels, self.settings)
+        self.state = space(x, labels, self.settings.axes, self.settings.ridge)
         self.state["sharpness"] = torch.tensor(self.settings.sharpness)
         z = in_space(x, self.state)
         start = sample(labels, self.settings.start_images, seed)
         first = labels.clone()
         first[start] = ward(z[start], labels[start], problem.n_known, problem.n_classes)
-        balance = self.settings.balance
-        if balance is None:
-            balance = evenness(labels, problem.n_classes)
-        centres, bias = mixture(z, labels, first, problem.class_prior(), balance, self.settings)
-        self.state |= {"centres": centres, "bias": bias}
+        prior, balance = problem.class_prior(), self.settings.balance
+        mixed = partial(
+            mixture, z, labels, first, prior, sharpness=self.settings.sharpness, rounds=self.settings.rounds
+        )
+        if balance is not None:
+            best = mixed(balance)
+        else:
+            best, free = mixed(evenness(labels, problem.n_classes)), mixed(0.0)
+            if best.quality < free.quality - self.settings.tolerance:  # classes are not of equal size
+                best = free
+        self.state |= {"centres": best.centres, "bias": best.bias}
 
     def fits(self, state: Mapping[str, Tensor], n_outputs: int, n_known: int, n_novel: int) -> bool:
         n = n_known + n_novel
@@ -78,93 +83,8 @@ class WhitenedClustering(Predictor):
 
     def probabilities(self, outputs: Outputs) -> Tensor:
         z = in_space(outputs.z, self.state)
-        logits = self.state["sharpness"] * z @ self.state["centres"].T + self.state["bias"]
+        logits: Tensor = self.state["sharpness"] * z @ self.state["centres"].T + self.state["bias"]
         return logits.softmax(dim=1)
-
-
-# --------------------------------------------------------------------------------------------- space
-
-
-def space(x: Tensor, labels: Tensor, settings: Settings) -> dict[str, Tensor]:
-    """What `in_space` needs, learned from features x (n, d) and labels (n,)."""
-    root = (x >= 0).all()  # as averages of a ReLU are: their square root is less skewed
-    u = _unit(x, root)
-    mean = u.mean(dim=0)
-    z = F.normalize(u - mean, dim=1)
-    centre, axes = principal_axes(z, settings.axes)
-    given = labels >= 0
-    whitening = within_class_whitening((z[given] - centre) @ axes, labels[given], settings.ridge)
-    return {"root": root, "mean": mean, "centre": centre, "map": axes @ whitening}
-
-
-def in_space(x: Tensor, state: Mapping[str, Tensor]) -> Tensor:
-    """Features (n, d) -> unit rows in the new space (n, a)."""
-    z = F.normalize(_unit(x, state["root"]) - state["mean"], dim=1)
-    return F.normalize((z - state["centre"]) @ state["map"], dim=1)
-
-
-def _unit(x: Tensor, root: Tensor) -> Tensor:
-    return F.normalize(x.clamp_min(0).sqrt() if bool(root) else x, dim=1)
-
-
-def within_class_whitening(z: Tensor, y: Tensor, ridge: float) -> Tensor:
-    """The linear map after which the shrunk within-class covariance is the identity.
-
-    (n, a), (n,) -> (a, a)
-    """
-    classes, y = y.unique(return_inverse=True)
-    counts = torch.bincount(y).to(z.dtype)
-    means = z.new_zeros(len(classes), z.shape[1]).index_add_(0, y, z) / counts[:, None]
-    rest, degrees = z - means[y], max(len(z) - len(classes), 0)  # of freedom
-    scatter = rest.T @ rest
-    variance = float(scatter.trace()) / max(degrees, 1) / z.shape[1]
-    if variance <= 0:  # with one labelled image per class nothing can be measured
-        return torch.eye(z.shape[1])
-    covariance = (scatter + ridge * variance * torch.eye(z.shape[1])) / (degrees + ridge)
-    values, vectors = torch.linalg.eigh(covariance.double())
-    whitening: Tensor = vectors / values.clamp_min(1e-12).sqrt()
-    return whitening.to(z.dtype)
-
-
-# ------------------------------------------------------------------------------------------- mixture
-
-
-def mixture(
-    z: Tensor, labels: Tensor, first: Tensor, prior: Tensor, balance: float, settings: Settings
-) -> tuple[Tensor, Tensor]:
-    """Centres (C, a) and biases (C,) of unit rows z (n, a), from first classes (n,), -1 for none."""
-    given, given_q = labels >= 0, one_hot(labels, len(prior))
-    q, bias = one_hot(first, len(prior)), torch.zeros_like(prior)
-    for _ in range(settings.rounds):
-        sums = q.T @ z
-        # An image is judged by centres without itself: else, if classes are small, it stays where it is.
-        along = z @ sums.T
-        length = (sums.square().sum(dim=1) - 2 * q * along + q.square()).clamp_min(1e-6).sqrt()
-        logits = settings.sharpness * (along - q) / length
-        bias = leaning(logits[~given], prior, balance, bias)
-        q = torch.where(given[:, None], given_q, (logits + bias).softmax(dim=1))
-    return F.normalize(q.T @ z, dim=1), bias
-
-
-def evenness(labels: Tensor, n_classes: int) -> float:
-    """How far equal class sizes can be trusted, from 0 to 1, judged by the numbers of labelled images.
-
-    If the sizes of classes have a relative variance v, the expectation of a size weighs as much as 1 / v
-    images, against the m that are seen: 1 / (1 + m v). v is what the labelled numbers vary beyond chance
-    (Poisson). It is 1 where labels were drawn evenly, and near 0 where they follow a long tail.
-    """
-    counts = torch.bincount(labels[labels >= 0]).double()
-    counts = counts[counts > 0]
-    if len(counts) < 2:
-        return 1.0
-    mean = float(counts.mean())
-    v = max(0.0, float(counts.var()) / mean**2 - 1 / mean)
-    return 1 / (1 + int((labels < 0).sum()) / n_classes * v)
-
-
-def one_hot(labels: Tensor, n_classes: int) -> Tensor:
-    """Rows of zeros where there is no label.  (n,) -> (n, C)"""
-    return (labels[:, None] == torch.arange(n_classes)).float()
 
 
 def sample(labels: Tensor, most: int, seed: int) -> Tensor:

@@ -48,7 +48,8 @@ class Classifier(nn.Module):
     def __init__(self, backbone: nn.Module, head: Head | Linear, mean: Tensor, std: Tensor):
         """`mean` and `std` are (c, 1, 1) for images and (d,) for features."""
         super().__init__()
-        self.training_size: int | None = None  # images are downsized to this first (progressive resizing)
+        self.input_size: int | None = None  # images are resized to this first, if it is not their own size
+        self.training_size: int | None = None  # the same, instead, for a while (progressive resizing)
         self.flip_tta = False  # whether `infer` averages over the flipped image (test-time augmentation)
         self.mixed_precision = False  # whether the backbone computes in bfloat16; weights stay float32
         self.backward_cost = 2.0  # in units of the forward pass
@@ -74,10 +75,11 @@ class Classifier(nn.Module):
     def trunk(self, x: Tensor) -> Tensor:
         """Features of the backbone.  (n, c, h, w) -> (n, d)"""
         differentiated = torch.is_grad_enabled() or in_forward_mode()
-        share = 1 if self.training_size is None else (self.training_size / x.shape[-1]) ** 2  # of the area
+        size = self.training_size or self.input_size
+        share = 1 if size is None else (size / x.shape[-1]) ** 2  # of the area
         Passes.count((1 + self.backward_cost if differentiated else 1) * share * len(x))
-        if self.training_size is not None and self.training_size != x.shape[-1]:
-            x = F.interpolate(x, (self.training_size,) * 2, mode="bilinear", antialias=True)
+        if size is not None and size != x.shape[-1]:
+            x = F.interpolate(x, (size, size), mode="bilinear", antialias=True)
         x = (x - self.mean) / self.std
         if self.mixed_precision:
             with torch.autocast(x.device.type, torch.bfloat16):

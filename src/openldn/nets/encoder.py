@@ -53,10 +53,18 @@ class Custom(NamedTuple):
     def of(module: nn.Module, images: Images) -> "Custom":
         """With the statistics of the images that it is used on."""
         mean, std = (tuple(t.flatten().tolist()) for t in statistics(images))
-        digest = hashlib.sha256(f"{type(module).__qualname__} {mean} {std}".encode())
+        return Custom.normalised(module, images.shape[3], mean, std)
+
+    @staticmethod
+    def normalised(module: nn.Module, size: int, mean: tuple[float, ...], std: tuple[float, ...]) -> "Custom":
+        """For images of this size, with these statistics."""
+        # Modules of equal weights may differ in layers that have none, such as pooling.
+        digest = hashlib.sha256(f"{module!r} {mean} {std}".encode())
         for name, t in module.state_dict().items():
-            digest.update(name.encode() + t.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        return Custom(images.shape[3], mean, std, digest.hexdigest(), module)
+            if isinstance(t, Tensor):  # or extra state of any type
+                flat = t.detach().cpu().contiguous().flatten()
+                digest.update(name.encode() + flat.view(torch.uint8).numpy().tobytes())
+        return Custom(size, mean, std, digest.hexdigest(), module)
 
     def module(self) -> nn.Module:
         return self.given
@@ -141,10 +149,10 @@ class _Frozen:
         x = (x / 255 - self.mean) / self.std
         views = (x, x.flip(3)) if self.flip else (x,)
         z = torch.stack([self._features(view) for view in views], dim=1).float().cpu()
-        if not z.isfinite().all():
+        if not z.half().isfinite().all():  # as they are stored
             raise UserError(
-                f"the backbone {self.source.name} gives features that are not finite; check its weights, "
-                "or use another one"
+                f"the backbone {self.source.name} gives features that are not finite, or above 65,504; check "
+                "its weights, or use another one"
             )
         return z
 
@@ -167,8 +175,13 @@ def encoder(
         if one["name"] == "custom":
             if own is None:
                 raise UserError(NEEDS_ITS_BACKBONE)
-            mean, std = tuple(one["mean"]), tuple(one["std"])
-            sources.append(Custom(one["size"], mean, std, one["digest"], own))
+            given = Custom.normalised(own, one["size"], tuple(one["mean"]), tuple(one["std"]))
+            if given.digest != one["digest"]:
+                raise UserError(
+                    "the backbone is not the one that this run was trained with; give that one, with the "
+                    "weights that it had"
+                )
+            sources.append(given)
             continue
         found: Pretrained = replace(find(one["name"]), size=one["size"])
         if found.digest != one["digest"]:

@@ -131,7 +131,7 @@ class Training:
             yield
             return
         for network in (self.network, self.model):
-            network.training_size = min(pixels, self.problem.images.shape[-1])
+            network.training_size = min(pixels, network.input_size or self.problem.images.shape[-1])
         try:
             yield
         finally:

@@ -121,7 +121,7 @@ LIMITS: dict[str, tuple[float, float]] = {
         (8, 1024): "pixels",
         (1e-6, 1 - 1e-6): "novel_share",
         (0.0, 1e9): "epochs lr similarity_lr omega_lr alpha weight_decay mixup unlabelled_weight consistency "
-        "margin pair_weight entropy_weight marginal_weight ridge",
+        "margin pair_weight entropy_weight marginal_weight ridge tolerance",
         (1e-6, 1e9): "temperature supervised_temperature teacher_temperature teacher_temperature_start "
         "ce_weight oversampling max_epochs sharpness",
         (0, 10**15): "least_images max_images",

@@ -94,6 +94,8 @@ class Stage:
     """A backbone that it cannot do without."""
     frozen: bool = False
     """Whether it takes features of a frozen pretrained network instead of images."""
+    needs_images: bool = False
+    """Whether it cannot do with such features."""
 
     def n_outputs(self, problem: Problem) -> int:
         """How many outputs the network has."""
@@ -143,6 +145,11 @@ class System:
         """What pretrained weights it is for: frozen ones, ones that go on learning, or none."""
         frozen = {stage.frozen for stage in self.stages}
         return "scratch" if frozen == {False} else "frozen" if frozen == {True} else "fine-tuned"
+
+    @property
+    def needs_images(self) -> bool:
+        """Whether a stage cannot do with features of a frozen network."""
+        return any(stage.needs_images for stage in self.stages)
 
     @property
     def trained(self) -> list[Stage]:

@@ -1,0 +1,49 @@
+"""Rehearsals: known classes are hidden as if they were novel, so that systems can be compared by labels.
+
+A rehearsal has all images. Some of the known classes lose all of their labels, the others half of them. How
+well the hidden labels are found is what a user can know of a system beforehand.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from openldn.data.problem import UNLABELLED, Problem
+
+LEAST_KNOWN = 3  # classes: two stay known, one is hidden
+
+
+def possible(problem: Problem) -> bool:
+    """Whether there are enough classes, and enough labels of each, for a rehearsal."""
+    counts = torch.bincount(problem.labels[problem.labelled], minlength=problem.n_known)
+    return problem.n_known >= LEAST_KNOWN and int(counts.min()) >= 2
+
+
+def rehearsal(problem: Problem, seed: int) -> tuple[Problem, Tensor, NDArray[np.int64]]:
+    """The problem with a third of the known classes hidden; the rows whose labels it lacks; these labels.
+
+    They are numbered like the classes of the new problem: known ones first, then the hidden ones.
+    """
+    rng = np.random.default_rng([seed, 0x4E4])
+    n_hidden = max(1, problem.n_known // 3)
+    order = rng.permutation(problem.n_known)
+    known, hidden = np.sort(order[n_hidden:]), np.sort(order[:n_hidden])
+    place = np.empty(problem.n_known, np.int64)
+    place[np.concatenate([known, hidden])] = np.arange(problem.n_known)
+    labels = problem.labels.numpy()
+    true = np.where(labels == UNLABELLED, UNLABELLED, place[labels])
+    given = np.where(true >= len(known), UNLABELLED, true)
+    for k in range(len(known)):
+        of_class = rng.permutation(np.flatnonzero(true == k))
+        given[of_class[: len(of_class) // 2]] = UNLABELLED
+    made = replace(
+        problem,
+        labels=torch.from_numpy(given),
+        classes=tuple(problem.classes[k] for k in known),
+        n_novel=problem.n_novel + n_hidden,
+    )
+    judged = np.flatnonzero(given != true)
+    return made, torch.from_numpy(judged), true[judged]
