@@ -184,7 +184,7 @@ def estimate(
     by: Annotated[Literal["ours", "dtc", "gcd"], shown_as("{ours,dtc,gcd}", "ours")] = "ours",
     seed: Seed = 0,
 ) -> None:
-    """Estimates the number of novel classes from features of a frozen pretrained network.
+    """Estimates the number of novel classes by features of a frozen network.
 
     Args:
         source: As for `train`: a folder, a CSV file of image,label, or a named data set.

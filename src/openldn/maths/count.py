@@ -64,6 +64,7 @@ FACTOR, SIZE_FACTOR = 2.5, 1.5  # differences in spread and in size are believed
 LEAN = 1.1  # one class too many costs less than one too few
 MOST_MIXED = 4000  # images of the mixture
 EVENNESS = 5.0  # weight of what equal sizes cost; chosen on other draws than are reported
+UNLIKE = 2.0  # sizes that differ by this factor are not equal
 NORMAL_80 = 1.28  # half of an 80 % interval of the normal distribution, in standard deviations
 LEAST = 0.05  # a number below this part of the known classes is within the error of the labelled share
 ALONE = 0.25  # squared error, in logarithms, expected of hiding, before any is hidden: worth one class
@@ -158,7 +159,9 @@ def estimate(z: Tensor, labels: Tensor, n_known: int, *, seed: int) -> Estimate:
     number = LEAN * math.hypot(full.number, LEAST * shown)
     width = _width(errors, shown, full.mixing)
     chosen = rows[rng.permutation(n)[:MOST_MIXED]]
-    number, costs = _weighed(z[torch.from_numpy(chosen)], labels.numpy()[chosen], number, width)
+    # Where groups say another number than sizes do, novel classes are not as large as known ones.
+    alike = max(0.0, 1 - abs(math.log(full.by_groups / full.by_size)) / math.log(UNLIKE))
+    number, costs = _weighed(z[torch.from_numpy(chosen)], labels.numpy()[chosen], number, width, alike)
     known_images = float((given >= 0).sum()) / full.share
     return Estimate(
         n_novel=max(1, round(number) - missing),
@@ -181,8 +184,13 @@ def estimate(z: Tensor, labels: Tensor, n_known: int, *, seed: int) -> Estimate:
     )
 
 
-def _weighed(z: Tensor, labels: Ints, number: float, width: float) -> tuple[float, dict[int, float]]:
-    """The number, weighed by what equal class sizes cost, and these costs by number of novel classes."""
+def _weighed(
+    z: Tensor, labels: Ints, number: float, width: float, alike: float
+) -> tuple[float, dict[int, float]]:
+    """The number, weighed by what equal class sizes cost, and these costs by number of novel classes.
+
+    `alike`, from 0 to 1, says how far known and novel classes seem to be of one size.
+    """
     given = torch.from_numpy(_renumbered(labels))
     n_known, n_free = int(given.max()) + 1, int((given < 0).sum())
     spread = max(width, math.log(1.5))
@@ -199,8 +207,12 @@ def _weighed(z: Tensor, labels: Ints, number: float, width: float) -> tuple[floa
             for balance in (evenness(given, n_known + n), 0.0)
         )
         costs[n] = free - even
+    # A number that costs more than both of its neighbours was unlucky with its start.
+    made = np.array([*costs.values()])
+    made[1:-1] = np.minimum(made[1:-1], (made[:-2] + made[2:]) / 2)
+    costs = dict(zip(costs, made.tolist(), strict=True))
     sigma = width / NORMAL_80
-    best = min(costs, key=lambda n: math.log(n / number) ** 2 / (2 * sigma**2) + EVENNESS * costs[n])
+    best = min(costs, key=lambda n: math.log(n / number) ** 2 / (2 * sigma**2) + alike * EVENNESS * costs[n])
     return float(best), costs
 
 
