@@ -4,6 +4,7 @@ import os
 import platform
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
@@ -23,11 +24,10 @@ from openldn.errors import UserError
 from openldn.files import check_absent, read_json, read_tensors, write_csv, write_json
 from openldn.inference import PREDICTIONS, load_model, prediction_rows, reread, score
 from openldn.maths import count, metrics
-from openldn.methods.openldn import DISCOVER
 from openldn.model import Model, new_network
 from openldn.nets import backbones, pretrained
 from openldn.nets.classifier import Classifier, infer, n_features
-from openldn.nets.encoder import Custom, Encoder, Source, encoder
+from openldn.nets.encoder import Custom, Encoder, encoder
 from openldn.options import Options, PresetName, Weights, plain
 from openldn.progress import Watcher, watcher
 from openldn.run import Run
@@ -229,15 +229,17 @@ def new_encoder(
     """The frozen networks of a new run, if it has any."""
     if options.weights != "frozen" and system.weights == "scratch":
         return None
-    precision = options.precision or device.precision(on)
-    sources: list[Source]
     if backbone is not None:
-        sources = [Custom.of(backbone, problem.images)]
-    else:
-        sources = []
-        for name in (options.backbone or pretrained.LITE0).split(","):
-            sources.append(pretrained.find(name).for_images_of(problem.images.shape[3]))
-    return Encoder(sources, flip=problem.flip, on=on, precision=precision)
+        precision = options.precision or device.precision(on)
+        return Encoder([Custom.of(backbone, problem.images)], flip=problem.flip, on=on, precision=precision)
+    return encoder_for(options, problem.images, problem.flip, on)
+
+
+def encoder_for(options: Options, images: Images, flip: bool, on: torch.device) -> Encoder:
+    """The frozen networks that the options name, by default EfficientNet-Lite0, for images of one size."""
+    names = (options.backbone or pretrained.LITE0).split(",")
+    sources = [pretrained.find(name).for_images_of(images.shape[3]) for name in names]
+    return Encoder(sources, flip=flip, on=on, precision=options.precision or device.precision(on))
 
 
 def go_on(
@@ -278,7 +280,8 @@ WAYS: dict[Weights, str] = {
 }
 """The system for each use of pretrained weights."""
 REHEARSED = 30_000  # unlabelled images of 32 pixels that a network sees in a rehearsal, all in all
-AHEAD = 3.0  # points: what takes longer has to be ahead by this
+REHEARSALS, LONGEST = 3, 40.0  # of each way, at most, and seconds in all
+AHEAD = 2.0  # points: what takes longer has to be ahead by this
 
 
 @dataclass(frozen=True)
@@ -334,12 +337,8 @@ def compared(problems: Mapping[str, Problem], options: Options, watch: Watcher) 
         return Choice("frozen", {})
     n_novel = options.novel
     if not isinstance(n_novel, int):
-        on = device.pick(options.device)
-        own = replace(options, weights="frozen", method=WAYS["frozen"])
-        frozen = new_encoder(own, systems.find(own.method), problems["frozen"], on, None)
-        assert frozen is not None
-        problem = problems["frozen"]
-        z = mean_features(frozen.features(problem.images, watch.counted))
+        problem, on = problems["frozen"], device.pick(options.device)
+        z = default_features(problem.images, problem.flip, on, options, watch)
         n_novel = count.estimate(z, problem.labels, problem.n_known, seed=options.seed).n_novel
     scores = {
         way: rehearsed(way, problem.with_novel(n_novel), options, watch) for way, problem in problems.items()
@@ -349,7 +348,7 @@ def compared(problems: Mapping[str, Problem], options: Options, watch: Watcher) 
 
 
 def rehearsed(way: str, problem: Problem, options: Options, watch: Watcher) -> float:
-    """Percent of hidden labels that are found: the mean of several rehearsals where that takes seconds."""
+    """Percent of hidden labels that are found: the mean of several rehearsals, if they are quick."""
     watch.said(f"rehearsal with hidden labels: {way}")
     own = Options(
         method=WAYS[way],  # type: ignore[index]
@@ -359,8 +358,10 @@ def rehearsed(way: str, problem: Problem, options: Options, watch: Watcher) -> f
         precision=options.precision,
         seed=options.seed,
     )
-    scores = []
-    for k in range(3 if way == "frozen" else 1):
+    scores, started = list[float](), time.monotonic()
+    for k in range(REHEARSALS):
+        if k and time.monotonic() - started > LONGEST * k / (k + 1):  # another one would take too long
+            break
         hidden, judged, true = rehearsal.rehearsal(problem, options.seed + k)
         own = replace(own, novel=hidden.n_novel)
         if way != "frozen":
@@ -402,9 +403,7 @@ def estimate(
     check(options)
     given = reading.read(reading.describe(data, labels, options), options, watch=watcher(quiet).counted)
     problem, on = given.problem.check(), device.pick(options.device)
-    frozen = new_encoder(options, systems.find(options.method), problem, on, None)
-    assert frozen is not None
-    z = mean_features(frozen.features(problem.images, watcher(quiet).counted))
+    z = default_features(problem.images, problem.flip, on, options, watcher(quiet))
     estimators: dict[str, Callable[..., count.Estimate | int]]
     estimators = {"ours": count.estimate, "dtc": count.dtc, "gcd": count.gcd}
     return estimators[by](z, problem.labels, problem.n_known, seed=options.seed)
@@ -616,7 +615,7 @@ class Job:
         return {"phase": stage.name, **{key: last.get(key, 0) for key in ("step", "seconds", "passes")}}
 
     def estimated_count(self) -> int:
-        """The estimated number of novel classes, from frozen features or those of a short stage 1 of OpenLDN.
+        """The estimated number of novel classes, from features of a frozen network.
 
         It is kept, in the run and in the cache: the next run on the same images and labels has it at once.
         """
@@ -637,16 +636,14 @@ class Job:
     def cached_count(self) -> dict[str, int]:
         """The estimate and its interval."""
         config = self.run.config
-        depends = {name: config.get(name) for name in ("encoder", "backbone", "precision", "flip_tta")}
-        options = {} if self.encoder else asdict(self.options) | {"save_every": 0, "evaluations": 0}
+        depends = {name: config.get(name) for name in ("encoder", "precision")}
         digest, seed = self.problem.digest(), self.options.seed
-        key = pretraining.key("count", digest=digest, seed=seed, options=options, **depends)
+        key = pretraining.key("count", digest=digest, seed=seed, kind=config["data"]["kind"], **depends)
         kept = store.folder("counts") / f"{key}.json"
         with suppress(UserError, KeyError, TypeError):
             found = read_json(kept, "")
             return {name: int(found[name]) for name in ("n_novel", "low", "high")}
-        z = mean_features(self.frozen.images) if self.frozen else self.scouted_features()
-        made = count.estimate(z, self.problem.labels, self.problem.n_known, seed=seed)
+        made = count.estimate(self.count_features(), self.problem.labels, self.problem.n_known, seed=seed)
         most = len(self.problem.unlabelled)
         found = {"n_novel": made.n_novel, "low": made.low, "high": made.high}
         found = {name: min(value, most) for name, value in found.items()}
@@ -654,29 +651,16 @@ class Job:
             write_json(kept, found)
         return found
 
-    def scouted_features(self) -> Tensor:
-        """Features of a short stage 1 of OpenLDN.  (n, d)"""
-        scouting = self.problem.with_novel(min(self.problem.n_known, len(self.problem.unlabelled)))
-        stage, settings, budget = self.scout()
-        network = self.new_network(stage, 0, scouting)
-        training = loop.Training(stage, scouting, network, settings)
-        self.trained(training, 0, budget, None)
-        return infer(training.model, self.problem.images).z
-
-    def scout(self) -> tuple[Stage, Settings, float | None]:
-        """Half of stage 1 of OpenLDN: as this run has it, or else as it is alone."""
-        own = next((stage for stage in self.system.stages if stage.name == DISCOVER.name), DISCOVER)
-        settings = self.settings.get(own.name)
-        if settings is None:
-            settings = systems.find("openldn").settings(replace(self.options, settings={}))[own.name]
-        if self.backbone is not None:
-            settings = for_any_backbone(settings)
-        assert isinstance(settings, Settings)
-        if settings.epochs is not None and settings.least_images is not None:
-            least = round(0.5 * settings.least_images)
-            settings = replace(settings, epochs=0.5 * settings.epochs, least_images=least)
-        budget = None if self.options.budget is None else 0.5 * own.share * self.options.budget
-        return replace(own, name="count"), settings, budget
+    def count_features(self) -> Tensor:
+        """Features to count classes by: of the encoder, or of EfficientNet-Lite0 if there is none.  (n, d)"""
+        if self.frozen is not None:
+            return mean_features(self.frozen.images)
+        data, images = self.run.config["data"], self.problem.images
+        if data["kind"] in ("folder", "table"):  # larger, where the files are
+            own = replace(self.options, weights="frozen", size=None)
+            split = self.run.path / "split.json" if own.split is not None else None
+            images = reading.read(data, own, split=split, watch=self.watch.counted).problem.images
+        return default_features(images, self.problem.flip, self.device, self.options, self.watch)
 
 
 def _finish(run: Run, model: Model, problem: Problem, result: dict[str, Any] | None) -> None:
@@ -707,6 +691,16 @@ def one_training_at_a_time() -> Iterator[None]:
     """Trainings in threads of one process take turns; the caller's random numbers do not move."""
     with _training, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         yield
+
+
+def default_features(
+    images: Images, flip: bool, on: torch.device, options: Options, watch: Watcher
+) -> Tensor:
+    """Features of the frozen networks that the options name, or of EfficientNet-Lite0.  (n, d)"""
+    names = options.backbone if options.weights == "frozen" else None
+    own = Options(backbone=names, weights="frozen", precision=options.precision)
+    frozen = encoder_for(own, images, flip, on)
+    return mean_features(frozen.features(images, watch.counted))
 
 
 def mean_features(images: Images) -> Tensor:

@@ -1,7 +1,7 @@
 """Rehearsals: known classes are hidden as if they were novel, so that systems can be compared by labels.
 
-A rehearsal has all images. Some of the known classes lose all of their labels, the others half of them. How
-well the hidden labels are found is what a user can know of a system beforehand.
+A rehearsal has all images. Some of the known classes lose all of their labels, the others a quarter of them.
+How well the hidden labels are found is what a user can know of a system beforehand.
 """
 
 from dataclasses import replace
@@ -38,7 +38,7 @@ def rehearsal(problem: Problem, seed: int) -> tuple[Problem, Tensor, NDArray[np.
     given = np.where(true >= len(known), UNLABELLED, true)
     for k in range(len(known)):
         of_class = rng.permutation(np.flatnonzero(true == k))
-        given[of_class[: len(of_class) // 2]] = UNLABELLED
+        given[of_class[: max(1, len(of_class) // 4)]] = UNLABELLED
     made = replace(
         problem,
         labels=torch.from_numpy(given),
