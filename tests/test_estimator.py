@@ -138,19 +138,19 @@ def test_out_keeps_the_run_and_goes_on_with_it(tmp_path: Path) -> None:
 
 
 def test_auto_estimates_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four, of up to 22 that are tried, from features of all images and the labels that were given."""
+    """Four, from frozen features of all images and the labels that were given."""
     X, truth = toy.pictures(10, 20, noise=8.0)
     y = np.where((truth >= 6) | (np.arange(len(truth)) % 2 == 1), -1, truth)
     estimate, asked = count.estimate, list[tuple[Any, ...]]()
 
-    def noted(*given: Any, **how: Any) -> int:
+    def noted(*given: Any, **how: Any) -> count.Estimate:
         asked.append(given)
         return estimate(*given, **how)
 
     monkeypatch.setattr(count, "estimate", noted)
     model = quick(n_novel="auto", epochs=4, closed_world=None, precision="float32").fit(X, y)
     ((z, labels, n_known),) = asked
-    assert z.shape == (200, 32)
+    assert z.shape == (200, 1280)
     nearest = torch.cdist(z, z).fill_diagonal_(torch.inf).argmin(dim=1)
     assert np.mean(truth[nearest] == truth) > 0.8  # chance is 10 %
     assert labels.tolist() == y.tolist()
