@@ -36,8 +36,8 @@ from openldn.device import pick
 from openldn.maths import metrics
 from openldn.maths.principal import principal_axes
 from openldn.nets.predictors import alignment
+from openldn.options import LARGEST
 from openldn.progress import watcher
-from openldn.run import Run
 from openldn.systems import find
 
 SIZE = 224
@@ -55,14 +55,18 @@ def main() -> None:
     harness.prepare(harness.threads(1))
     results: dict[tuple[str, str], list[dict[str, float]]] = {}
     for name in args.only:
-        benchmark = opened(SETS[name](Path(args.data_dir)))
+        listed = SETS[name](Path(args.data_dir))
+        benchmark = opened(listed)
         shown = benchmark.train.pixels.shape
         print(f"{name}: {shown[0]} training images of {shown[2]} pixels, {len(benchmark.classes)} classes")
         for system in (*args.systems, *(LEARNING if args.learning else ())):
             for seed in range(1 if system in LEARNING else args.seeds):
                 file = args.out / name / f"{system}-{seed}.json"
                 if not file.exists():
-                    found = measured(benchmark, system, seed, file.with_suffix(""))
+                    # From scratch, photographs are small: that is the preset's size.
+                    small = system in LEARNING and find(system).weights == "scratch"
+                    images = opened(listed, LARGEST["fast"]) if small else benchmark
+                    found = measured(images, system, seed, file.with_suffix(""))
                     file.parent.mkdir(parents=True, exist_ok=True)
                     file.write_text(json.dumps(found))
                 results.setdefault((name, system), []).append(json.loads(file.read_text()))
@@ -98,15 +102,15 @@ SETS: dict[str, Callable[[Path], Benchmark]] = {
 }
 
 
-def opened(benchmark: Benchmark) -> Benchmark:
-    """With its images decoded; those that cannot be read are an error."""
+def opened(benchmark: Benchmark, size: int = SIZE) -> Benchmark:
+    """With its images decoded at one size; those that cannot be read are an error."""
     if benchmark.train.files is None:
         return benchmark
     parts = []
     for part in (benchmark.train, benchmark.test):
         assert part.files is not None
         root = f"{part.root}/{benchmark.name}"
-        images, skipped = store.decode(part.files, root=root, size=SIZE, channels=3, watch=watcher().counted)
+        images, skipped = store.decode(part.files, root=root, size=size, channels=3, watch=watcher().counted)
         assert not skipped, skipped
         parts.append(replace(part, images=images))
     return replace(benchmark, train=parts[0], test=parts[1])
@@ -118,10 +122,9 @@ def opened(benchmark: Benchmark) -> Benchmark:
 def measured(benchmark: Benchmark, system: str, seed: int, path: Path) -> dict[str, float]:
     """Accuracies on unlabelled and test images, and seconds for features and for all the rest."""
     problem, truth = benchmark.split(known=0.5, labelled=0.5, seed=seed)
-    weights = "scratch" if system in LEARNING[:1] else find("whitened-clustering").weights
-    options = Options(method=system if system != "fast-hdbscan" else "k-means", seed=seed, weights=weights)
-    if system in LEARNING:
-        options = replace(options, weights=find(system).weights)
+    method = "k-means" if system == "fast-hdbscan" else system
+    weights = find(method).weights if system in LEARNING else "frozen"
+    options = Options(method=method, seed=seed, weights=weights)
     feature_seconds = 0.0
     encoder = pipeline.new_encoder(options, find(options.method), problem, pick(), None)
     if encoder is not None:
@@ -136,7 +139,7 @@ def measured(benchmark: Benchmark, system: str, seed: int, path: Path) -> dict[s
         ids, n_ids = ids[problem.unlabelled], max(int(ids.max()) + 1, len(benchmark.classes))
         scores = [score(y, p, truth, n_ids) for y, p in ((true, ids), (truth.labels, ids_test))]
     else:
-        run = run_on(problem, truth, path, options)
+        run = harness.trained_on(problem, truth, path, options)
         images = Part(problem.images, problem.unlabelled)
         model = pipeline.load_model(run)
         if model.encoder is not None:
@@ -152,10 +155,6 @@ def measured(benchmark: Benchmark, system: str, seed: int, path: Path) -> dict[s
 
 
 PARTS = ("unlabelled", "test")
-
-
-def run_on(problem: Any, truth: Any, path: Path, options: Options) -> Run:
-    return harness.trained_on(problem, truth, path, options)
 
 
 def score(

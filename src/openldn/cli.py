@@ -195,8 +195,7 @@ def estimate(
     """
     from openldn import pipeline
 
-    given = {name: value for name, value in _given(data).items() if name in get_type_hints(Options)}
-    options = Options(**given, backbone=backbone, seed=seed)
+    options = Options(**_given(data), backbone=backbone, seed=seed)
     found = pipeline.estimate(source, options, labels=data.labels, by=by)
     if isinstance(found, int):
         _say(f"novel classes: {found}")

@@ -267,7 +267,8 @@ def go_on(
         if run.config["n_novel"] == "auto":
             job = job.with_novel(job.estimated_count())
         model, result = job.train_stages()
-        _finish(run, model, job.frozen or job.problem if model.encoder else job.problem, result)
+        last, _ = job.input(job.system.stages[-1])
+        _finish(run, model, last, result)
     return run
 
 
@@ -320,8 +321,12 @@ def chosen(read: Callable[[Options], Problem], options: Options, watch: Watcher)
     kept = store.folder("choices") / f"{key}.json"
     with suppress(UserError, KeyError, TypeError, ValueError):
         found = read_json(kept, "")
+        WAYS[found["weights"]]  # a KeyError if it is none of them
         return Choice(found["weights"], {name: float(score) for name, score in found["scores"].items()})
-    choice = compared(problems, options, watch)
+    try:
+        choice = compared(problems, options, watch)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt from None  # it does not name a run: those of rehearsals are gone
     with suppress(OSError):
         write_json(kept, asdict(choice))
     return choice

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from os.path import isdir  # unlike that of Path, it never raises
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -11,11 +12,12 @@ from torch import Tensor, nn
 
 from openldn import device
 from openldn.data.features import Features, Recipe, SideBySide, features
+from openldn.data.image_files import LARGEST, SMALLEST
 from openldn.data.pixels import Images
 from openldn.data.store import Watch
 from openldn.errors import UserError
 from openldn.nets.classifier import statistics
-from openldn.nets.pretrained import Pretrained, fast_inference, find
+from openldn.nets.pretrained import Pretrained, fast_inference, find, present
 from openldn.options import Precision
 
 NEEDS_ITS_BACKBONE = (
@@ -85,7 +87,7 @@ class Encoder:
 
     @property
     def parts(self) -> "list[_Frozen]":
-        """The networks, built when they are first needed: stored features do without."""
+        """The networks, built when they are first needed."""
         if self._parts is None:
             self._parts = [_Frozen(source, self.flip, self.device, self.precision) for source in self.sources]
         return self._parts
@@ -183,6 +185,11 @@ def encoder(
                 )
             sources.append(given)
             continue
+        # A run may be a stranger's: nothing is downloaded for it, and sizes are sane.
+        if not isinstance(one["size"], int) or not SMALLEST <= one["size"] <= LARGEST:
+            raise UserError(f"the run's backbone cannot have images of {one['size']} pixels; train again")
+        if not isdir(one["name"]) and not present(one["name"]):
+            raise UserError(f"the run needs the backbone {one['name']}, which is not here; bring it first")
         found: Pretrained = replace(find(one["name"]), size=one["size"])
         if found.digest != one["digest"]:
             raise UserError(

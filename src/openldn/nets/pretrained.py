@@ -104,7 +104,7 @@ class Pretrained(ABC):
         """The same for images of so many pixels.
 
         A network that takes images of any size gets small ones enlarged no more than `ENLARGED` times: that
-        is faster, and as good (on CIFAR-100, 160 pixels are better than 224).
+        is faster, and no worse.
         """
         return replace(self, size=min(self.size, ENLARGED * size)) if self.name == LITE0 else self
 

@@ -1,0 +1,94 @@
+"""Frozen features or learning from scratch: chosen by known classes that are hidden as if novel."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import openldn
+import toy
+from openldn import pipeline
+from openldn.errors import UserError
+from openldn.options import Options
+from openldn.progress import Watcher
+
+pytestmark = [
+    pytest.mark.usefixtures("own_cache"),
+    pytest.mark.filterwarnings("ignore::openldn.errors.OpenLDNWarning"),
+]
+
+
+def folder(path: Path) -> Path:
+    toy.write_folder(path / "photos", n_classes=8, n_known=4)
+    return path / "photos"
+
+
+def scored(monkeypatch: pytest.MonkeyPatch, **scores: float) -> list[str]:
+    """Rehearsals that take no time; returns the ways that were rehearsed."""
+    asked = list[str]()
+
+    def rehearsed(way: str, *_: Any) -> float:
+        asked.append(way)
+        return scores[way]
+
+    monkeypatch.setattr(pipeline, "rehearsed", rehearsed)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("frozen", "scratch", "expected"), [(60, 50, "frozen"), (60, 61, "frozen"), (60, 70, "scratch")]
+)
+def test_the_better_way_is_taken_and_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frozen: float, scratch: float, expected: str
+) -> None:
+    """From scratch takes longer, so it has to be clearly ahead."""
+    photos, asked = folder(tmp_path), scored(monkeypatch, frozen=frozen, scratch=scratch)
+    monkeypatch.setattr(pipeline, "start", lambda given, options, *_, **__: options)
+    for _ in range(2):
+        made: Any = openldn.train(photos, novel=2, quiet=True, device="cpu")
+        assert (made.weights, made.method) == (expected, pipeline.WAYS[expected])
+    assert asked == ["frozen", "scratch"]
+
+
+def test_both_ways_are_rehearsed_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "REHEARSED", 200)
+    monkeypatch.setattr(pipeline, "REHEARSALS", 1)
+    said = list[str]()
+    monkeypatch.setattr(Watcher, "said", lambda self, line: said.append(line))
+    run = openldn.train(folder(tmp_path), novel=2, quiet=True, device="cpu", out=tmp_path / "run")
+    [line] = [line for line in said if line.startswith("weights: ")]
+    assert f"weights: {run.config['weights']} " in line
+    assert "frozen " in line
+    assert "scratch " in line
+    assert "--weights overrules" in line
+
+
+@pytest.mark.parametrize("given", [{"method": "orca"}, {"epochs": 1.0}, {"weights": "frozen"}])
+def test_what_is_asked_for_is_not_compared(given: dict[str, Any]) -> None:
+    assert pipeline.decided(Options(**given), {"kind": "folder"}).weights != "auto"
+    assert pipeline.decided(Options(), {"kind": "folder"}).weights == "auto"
+    assert pipeline.decided(Options(), {"kind": "named"}).weights == "scratch"
+
+
+def test_an_interrupt_names_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of rehearsals are temporary."""
+
+    def stopped(*_: Any) -> float:
+        e = KeyboardInterrupt()
+        e.run = tmp_path / "gone"  # type: ignore[attr-defined]
+        raise e
+
+    monkeypatch.setattr(pipeline, "rehearsed", stopped)
+    with pytest.raises(KeyboardInterrupt) as e:
+        openldn.train(folder(tmp_path), novel=2, quiet=True, device="cpu")
+    assert not hasattr(e.value, "run")
+
+
+def test_a_stranger_s_run_downloads_no_backbone() -> None:
+    from openldn.device import pick
+    from openldn.nets.encoder import encoder
+
+    record = {"name": "somebody/network", "digest": "", "size": 224, "mean": [0.5] * 3, "std": [0.5] * 3}
+    for changed, mentions in (({}, "bring it first"), ({"size": 10**6}, "pixels")):
+        with pytest.raises(UserError, match=mentions):
+            encoder([record | changed], flip=True, on=pick("cpu"), precision="float32", own=None)
