@@ -3,7 +3,8 @@
     python benchmarks/photographs.py [--data-dir DIR] [--only pets cub cars cifar100] [--seeds 3]
         [--systems NAME ...] [--learning]
 
-The first half of the classes known, half of their images labelled. Known, novel and all accuracy on the
+The first half of the classes known, half of their images labelled; the number of novel classes is given (but
+fast-hdbscan finds its own). Known, novel and all accuracy on the
 unlabelled images and on test images. `--learning` adds, for one seed, a network that learns from scratch and
 one that goes on learning from pretrained weights; they take hours. Results are kept, and not computed again.
 
@@ -124,7 +125,7 @@ def measured(benchmark: Benchmark, system: str, seed: int, path: Path) -> dict[s
     problem, truth = benchmark.split(known=0.5, labelled=0.5, seed=seed)
     method = "k-means" if system == "fast-hdbscan" else system
     weights = find(method).weights if system in LEARNING else "frozen"
-    options = Options(method=method, seed=seed, weights=weights)
+    options = Options(method=method, seed=seed, weights=weights, novel=problem.n_novel)
     feature_seconds = 0.0
     encoder = pipeline.new_encoder(options, find(options.method), problem, pick(), None)
     if encoder is not None:

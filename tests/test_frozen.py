@@ -309,7 +309,10 @@ def test_a_pretrained_network_goes_on_learning(done: Done, tmp_path: Path) -> No
     )
     config = run.config
     assert (config["weights"], config["backbone"]) == ("fine-tuned", pretrained.LITE0)
-    assert config["settings"]["fine-tuning"]["pixels"] == 8
+    assert {stage: own["pixels"] for stage, own in config["settings"].items()} == {
+        "metric-learning": 8,
+        "self-labelling": 8,
+    }
     before, after = pretrained.find(pretrained.LITE0).module(), openldn.load(run.path).model_.network.backbone
     assert before.state_dict().keys() == after.state_dict().keys()
     moved = {name for name, t in before.state_dict().items() if not torch.equal(t, after.state_dict()[name])}

@@ -9,7 +9,7 @@ import torch
 
 from openldn import device, systems
 from openldn.data import image_files, reading, store
-from openldn.data.pixels import Images
+from openldn.data.pixels import Images, Part
 from openldn.data.problem import Truth
 from openldn.data.sources import folder
 from openldn.errors import UserError
@@ -19,6 +19,7 @@ from openldn.model import Model
 from openldn.run import SKIPPED, Run
 
 PREDICTIONS = ("image", "label", "confidence", "kind")
+AT_ONCE = 20_000  # images whose features are in memory together
 
 
 def predict(run: Run | str | Path, images: str | Path, out: str | Path) -> int:
@@ -58,10 +59,13 @@ def predict(run: Run | str | Path, images: str | Path, out: str | Path) -> int:
 
 def prediction_rows(model: Model, names: Sequence[str], images: Images) -> Iterator[Sequence[Any]]:
     """Rows of `image,label,confidence,kind`."""
-    prediction = model.predict(images)
-    labels = [model.classes[i] for i in prediction.ids.tolist()]
-    confidence = [f"{c:.4f}" for c in prediction.confidence.tolist()]
-    return zip(names, labels, confidence, model.kind(prediction), strict=True)
+    for rows in torch.arange(len(images)).split(AT_ONCE):
+        part = Part(images.images, images.rows[rows]) if isinstance(images, Part) else Part(images, rows)
+        prediction = model.predict(part)
+        labels = [model.classes[i] for i in prediction.ids.tolist()]
+        confidence = [f"{c:.4f}" for c in prediction.confidence.tolist()]
+        names_of = [names[i] for i in rows.tolist()]
+        yield from zip(names_of, labels, confidence, model.kind(prediction), strict=True)
 
 
 def evaluate(

@@ -4,6 +4,7 @@ import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -17,7 +18,7 @@ from openldn.data.problem import Problem
 from openldn.errors import UserError
 from openldn.files import read_json, read_tensors, write_json, write_tensors
 from openldn.nets import backbones, pretrained
-from openldn.nets.classifier import Classifier, Outputs, infer, n_features, statistics
+from openldn.nets.classifier import Classifier, Outputs, Remembered, infer, n_features, statistics
 from openldn.nets.encoder import NEEDS_ITS_BACKBONE, Encoder, encoder
 from openldn.nets.predictors import Predictor
 from openldn.options import Precision
@@ -55,6 +56,7 @@ class Model:
     size: int  # of images
     channels: int
     encoder: Encoder | None = None  # of a network on features
+    remembered: Remembered | None = None  # outputs on the images that it was trained on
 
     def __repr__(self) -> str:
         frozen = self.encoder and "+".join(source.name for source in self.encoder.sources)
@@ -69,7 +71,7 @@ class Model:
     def outputs(self, images: Images) -> Outputs:
         """Of the network."""
         if self.encoder is None or len(images.shape) == 3:
-            return infer(self.network, images)
+            return (self.remembered or partial(infer, self.network))(images)
         parts = [infer(self.network, self.encoder(piece)) for piece in pieces(images)]
         return Outputs(*(torch.cat(same) for same in zip(*(part[:2] for part in parts), strict=True)))
 

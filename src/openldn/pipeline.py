@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ from openldn.inference import PREDICTIONS, load_model, prediction_rows, reread, 
 from openldn.maths import count, metrics
 from openldn.model import Model, new_network
 from openldn.nets import backbones, pretrained
-from openldn.nets.classifier import Classifier, infer, n_features
+from openldn.nets.classifier import Classifier, Remembered, infer, n_features
 from openldn.nets.encoder import Custom, Encoder, encoder
 from openldn.options import Options, PresetName, Weights, plain
 from openldn.progress import Watcher, watcher
@@ -227,7 +228,7 @@ def new_encoder(
     options: Options, system: System, problem: Problem, on: torch.device, backbone: nn.Module | None
 ) -> Encoder | None:
     """The frozen networks of a new run, if it has any."""
-    if options.weights != "frozen" and system.weights == "scratch":
+    if options.weights != "frozen" and not any(stage.frozen for stage in system.stages):
         return None
     if backbone is not None:
         precision = options.precision or device.precision(on)
@@ -264,8 +265,8 @@ def go_on(
         run.cut_log()
         job.watch.opened(run.path)
         job = job.with_features()
-        if run.config["n_novel"] == "auto":
-            job = job.with_novel(job.estimated_count())
+        if job.automatic and not any(stage.counts for stage in job.system.stages):
+            job = job.with_novel(job.estimated_count(job.cached_count))
         model, result = job.train_stages()
         last, _ = job.input(job.system.stages[-1])
         _finish(run, model, last, result)
@@ -479,9 +480,14 @@ class Job:
             return self.frozen, self.frozen_truth
         return self.problem, self.truth
 
+    @property
+    def automatic(self) -> bool:
+        """Whether the number of novel classes is estimated."""
+        return bool(self.run.config["n_novel"] == "auto")
+
     def train_stages(self) -> tuple[Model, dict[str, Any] | None]:
         """The model of the last stage, and its evaluation if there is ground truth."""
-        model: Model | None = None
+        job, model = self, None
         network: Classifier | None = None
         result: dict[str, Any] | None = None
         spent, share, cache_key = 0.0, 0.0, ""
@@ -490,32 +496,35 @@ class Job:
             budget = None
             if self.options.budget is not None:  # what earlier stages left is there too
                 budget = share * self.options.budget - spent
-            made = self.new_network(stage, number)
+            made = job.new_network(stage, number)
             if stage.continues and network is not None:
                 made.backbone.load_state_dict(network.backbone.state_dict())
             network = made
             if stage.objective is not None:
-                problem, _ = self.input(stage)
-                settings = self.settings[stage.name]
+                problem, _ = job.input(stage)
+                settings = job.settings[stage.name]
                 assert isinstance(settings, Settings)
                 training = loop.Training(stage, problem, network, settings)
                 # What code outside this package does is not in the key.
                 cached = stage.pretraining and self.backbone is None
                 cached = cached and stage.objective.__module__.startswith("openldn.")
                 if cached:
-                    cache_key = self.cache_key(cache_key, stage, network, budget)
+                    cache_key = job.cache_key(cache_key, stage, network, budget)
                     pretraining.fetch(self.run, f"{number}-{stage.name}", cache_key)
-                spent += self.trained(training, number, budget, model).passes.total
+                spent += job.trained(training, number, budget, model).passes.total
                 if cached:
                     pretraining.keep(self.run, f"{number}-{stage.name}", cache_key)
                 network = training.model
+            remembered = Remembered(network, job.input(stage)[0].images)
+            if stage.counts and self.automatic:
+                job = job.with_novel(job.estimated_count(partial(job.counted, remembered)))
             if not stage.pretraining:
-                model = self.model(network, number)
+                model = job.model(network, number, remembered)
                 last = number == len(self.system.stages)
                 if self.truth is not None and (
                     last or (self.evaluations(stage) and not self.begun(number + 1))
                 ):
-                    _, truth = self.input(stage)
+                    _, truth = job.input(stage)
                     assert truth is not None
                     result = score(model, truth)
                     self.run.log({**self.last_position(stage), **result})
@@ -574,12 +583,12 @@ class Job:
         network.flip_tta = bool(config["flip_tta"]) and problem.flip and stage.backbone is None
         return network
 
-    def model(self, network: Classifier, number: int) -> Model:
+    def model(self, network: Classifier, number: int, remembered: Remembered | None = None) -> Model:
         """The network with its predictor, fitted to the images at hand."""
         stage = self.system.stages[number - 1]
         problem, _ = self.input(stage)
         predictor = stage.predictor(self.settings.get(stage.name))
-        predictor.fit(lambda images: infer(network, images), problem, self.options.seed)
+        predictor.fit(remembered or partial(infer, network), problem, self.options.seed)
         return Model(
             network=network,
             predictor=predictor,
@@ -593,6 +602,7 @@ class Job:
             size=self.problem.images.shape[3],
             channels=self.problem.images.shape[1],
             encoder=self.encoder if problem is self.frozen else None,
+            remembered=remembered,
         )
 
     def cache_key(self, before: str, stage: Stage, network: Classifier, budget: float | None) -> str:
@@ -619,14 +629,11 @@ class Job:
         last = (self.run.metrics() or [{}])[-1]
         return {"phase": stage.name, **{key: last.get(key, 0) for key in ("step", "seconds", "passes")}}
 
-    def estimated_count(self) -> int:
-        """The estimated number of novel classes, from features of a frozen network.
-
-        It is kept, in the run and in the cache: the next run on the same images and labels has it at once.
-        """
+    def estimated_count(self, estimate: Callable[[], dict[str, int]]) -> int:
+        """The estimated number of novel classes, which is kept in the run."""
         file, hint = self.run.path / "count.json", "remove what is left of it and resume the run"
         if not file.exists():
-            write_json(file, self.cached_count())
+            write_json(file, estimate())
         try:
             found = read_json(file, hint)
             n_novel, low, high = (int(found[key]) for key in ("n_novel", "low", "high"))
@@ -639,7 +646,10 @@ class Job:
         return n_novel
 
     def cached_count(self) -> dict[str, int]:
-        """The estimate and its interval."""
+        """The estimate and its interval, from features of a frozen network.
+
+        It is kept in the cache too: the next run on the same images and labels has it at once.
+        """
         config = self.run.config
         depends = {name: config.get(name) for name in ("encoder", "precision")}
         digest, seed = self.problem.digest(), self.options.seed
@@ -648,13 +658,21 @@ class Job:
         with suppress(UserError, KeyError, TypeError):
             found = read_json(kept, "")
             return {name: int(found[name]) for name in ("n_novel", "low", "high")}
-        made = count.estimate(self.count_features(), self.problem.labels, self.problem.n_known, seed=seed)
-        most = len(self.problem.unlabelled)
-        found = {"n_novel": made.n_novel, "low": made.low, "high": made.high}
-        found = {name: min(value, most) for name, value in found.items()}
+        found = self.counted_by(self.count_features())
         with suppress(OSError):
             write_json(kept, found)
         return found
+
+    def counted(self, network: Remembered) -> dict[str, int]:
+        """The same, from features of a network that has learned from these images."""
+        return self.counted_by(network(self.problem.images).z)
+
+    def counted_by(self, z: Tensor) -> dict[str, int]:
+        """The same, from features z (n, d)."""
+        made = count.estimate(z, self.problem.labels, self.problem.n_known, seed=self.options.seed)
+        most = len(self.problem.unlabelled)
+        found = {"n_novel": made.n_novel, "low": made.low, "high": made.high}
+        return {name: min(value, most) for name, value in found.items()}
 
     def count_features(self) -> Tensor:
         """Features to count classes by: of the encoder, or of EfficientNet-Lite0 if there is none.  (n, d)"""

@@ -1,53 +1,148 @@
-"""Fine-tuning: a pretrained network goes on learning, from what its frozen features gave.
+"""Fine-tuning: a pretrained network goes on learning, first from labels, then from clusters.
 
-The first stage classifies frozen features. Then the network gets a head that fits these predictions, and all
-of it is trained as in `self_training.py`: a view of an unlabelled image follows what the averaged network
-predicts for another view. Early layers learn slower, and images are downsized to save time.
+1. *Metric learning.* The network learns to tell the known classes apart, by the cosine of features with a
+   prototype of each class. Its features then set apart other classes of the same kind too: what tells known
+   birds or cars apart tells novel ones apart. They are clustered by `whitened_clustering.py`.
+2. *Self-labelling.* Images that are surely of one cluster join the labelled ones, and the network learns the
+   known and novel classes together. Its features are clustered again.
+
+Early layers stay as they are: they are of use for all images, and most of the time would be theirs.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
-from openldn.methods import self_training
-from openldn.methods.self_training import SelfTraining
-from openldn.methods.whitened_clustering import CLUSTERING, WhitenedClustering
+import torch
+import torch.nn.functional as F
+
+from openldn.data.batches import Batch
+from openldn.data.pixels import Part
+from openldn.data.problem import Problem
+from openldn.methods.whitened_clustering import WhitenedClustering
+from openldn.nets.classifier import Classifier, Predict, infer
+from openldn.nets.heads import Cosine
+from openldn.training import settings
+from openldn.training.schedules import Composition
 from openldn.training.settings import OptimiserName
-from openldn.training.stage import Stage, System
+from openldn.training.stage import Losses, Objective, Stage, System
 
 
-class Settings(self_training.Settings):
-    """Of fine-tuning."""
+class Settings(settings.Settings):
+    """Of metric learning."""
 
     paper: ClassVar[Mapping[str, Any]] = {}
+    refreshes: ClassVar[int] = 0
 
-    epochs: float | None = 5.0
-    """Passes over the unlabelled images."""
+    epochs: float | None = 1.0
+    """Images to see, in units of the number of unlabelled images."""
     least_images: int | None = 8_000
-    """See at least this many unlabelled images, however few there are."""
-    batch: int = 64
+    """See at least this many images, however few there are."""
+    batch: int = 32
     """Images per step."""
-    lr: float = 1e-3
-    """Peak learning rate of the head."""
-    backbone_lr: float = 0.2
-    """Learning rate of the last layer of the backbone, in units of the head's."""
-    early_lr: float = 0.02
+    lr: float = 3e-3
+    """Peak learning rate of the prototypes."""
+    backbone_lr: float = 0.1
+    """Learning rate of the last layer of the backbone, in units of the prototypes'."""
+    early_lr: float = 0.1
     """The same of the first layer; in between it changes geometrically."""
-    pixels: int = 128
+    frozen_share: float = 0.3
+    """Share of the backbone's layers, from the first, that stay as they are."""
+    temperature: float = 0.06
+    """Of the softmax over cosines with prototypes."""
+    smoothing: float = 0.1
+    """Label smoothing."""
+    pixels: int = 160
     """Training images are downsized to this."""
     optimiser: OptimiserName = "adam"
 
 
-FINE_TUNING = Stage(
-    name="fine-tuning",
-    objective=SelfTraining,
+class SelfLabellingSettings(Settings):
+    """Of self-labelling."""
+
+    epochs: float | None = 2.0
+    """Images to see, in units of the number of unlabelled images."""
+    least_images: int | None = 16_000
+    """See at least this many images, however few there are."""
+    sure: float = 0.5
+    """Images whose cluster has at least this probability are labelled by it."""
+
+
+class MetricLearning(Objective):
+    """Cross-entropy of labelled images, by cosine similarities to prototypes."""
+
+    settings: Settings
+
+    def __init__(self, problem: Problem, network: Classifier, settings: Settings):
+        super().__init__(problem, network, settings)
+        network.freeze_first(settings.frozen_share, problem.images.shape[3])
+
+    def composition(self) -> Composition:
+        batch = self.settings.batch
+        return Composition(labelled=batch, unlabelled=0, counted=batch)
+
+    def begin(self, network: Classifier, previous: Predict | None) -> None:
+        """Prototypes start as the mean features of their classes."""
+        problem, head = self.problem, network.head
+        assert isinstance(head, Cosine)
+        z = F.normalize(infer(network, Part(problem.images, problem.labelled)).z, dim=1)
+        y = problem.labels[problem.labelled]
+        sums = torch.zeros(head.out_features, z.shape[1]).index_add_(0, y, z)
+        seen = torch.bincount(y, minlength=head.out_features) > 0
+        with torch.no_grad():  # a class without images keeps a random one
+            head.weight[seen] = F.normalize(sums[seen], dim=1).to(head.weight)
+
+    def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
+        cosine = network(batch.x[0]).logits * Cosine.temperature
+        smoothing = self.settings.smoothing
+        loss = F.cross_entropy(cosine / self.settings.temperature, batch.y, label_smoothing=smoothing)
+        return {"labelled": loss}
+
+
+class SelfLabelling(MetricLearning):
+    """The same, with the images that are surely of one cluster."""
+
+    settings: SelfLabellingSettings
+
+    def begin(self, network: Classifier, previous: Predict | None) -> None:
+        if previous is not None:
+            rows = self.problem.unlabelled
+            confidence, ids = previous(Part(self.problem.images, rows)).max(dim=1)
+            sure = confidence >= self.settings.sure
+            self.problem = self.problem.promote(rows[sure], ids[sure])
+        super().begin(network, previous)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"labels": self.problem.labels}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        rows = torch.nonzero(state["labels"] >= 0).flatten()
+        self.problem = self.problem.promote(rows, state["labels"][rows])
+
+
+METRIC_LEARNING = Stage(
+    name="metric-learning",
+    objective=MetricLearning,
     settings=Settings,
+    share=1 / 3,
+    outputs="known",
+    head=Cosine,
     predictor=lambda settings: WhitenedClustering(),
-    evaluations=5,
+    pretrained=True,
+    counts=True,
+)
+SELF_LABELLING = Stage(
+    name="self-labelling",
+    objective=SelfLabelling,
+    settings=SelfLabellingSettings,
+    share=2 / 3,
+    head=Cosine,
+    predictor=lambda settings: WhitenedClustering(),
+    continues=True,
+    pretrained=True,
 )
 SYSTEM = System(
     name="fine-tuned",
-    about="whitened clustering of frozen features, then fine-tuning",
-    paper="ours",
-    stages=(replace(CLUSTERING, share=0.0), FINE_TUNING),  # which has all of the length
+    about="metric learning from a pretrained start, whitened clustering, then self-labelling",
+    paper="ours (docs/frozen-features.md)",
+    stages=(METRIC_LEARNING, SELF_LABELLING),
 )

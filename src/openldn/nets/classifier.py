@@ -94,6 +94,22 @@ class Classifier(nn.Module):
                 p.requires_grad_(p.requires_grad and p in trained)
             self.backward_cost = backward_cost(self.backbone, channels, size)
 
+    def freeze_first(self, share: float, size: int) -> None:
+        """Freezes the first `share` of the backbone's parameters, and all depthwise filters.
+
+        A depthwise filter has few weights, and on a CPU their gradient takes longer than all other gradients.
+        """
+        params = [*self.backbone.parameters()]
+        frozen: set[Tensor] = {*params[: round(share * len(params))]}
+        for m in self.backbone.modules():
+            if isinstance(m, nn.Conv2d) and m.groups == m.in_channels > 1:
+                frozen.add(m.weight)
+        if len(frozen) < len(params):
+            for p in frozen:
+                p.requires_grad_(False)
+            size = self.input_size or size
+            self.backward_cost = backward_cost(self.backbone, self.mean.shape[1], size)
+
 
 def last_stage(backbone: nn.Module) -> tuple[nn.Sequential, nn.Sequential] | None:
     """The layers before the last stage of a backbone of ours, and those of the last stage."""
@@ -151,6 +167,28 @@ def infer(network: nn.Module, images: Images) -> Outputs:
             parts.append(tuple(sum(same) / len(same) for same in zip(*outputs, strict=True)))
             early.clear()
     return Outputs(*(torch.cat(same).cpu() for same in zip(*parts, strict=True)))
+
+
+class Remembered:
+    """`infer` of one network, which keeps its outputs on one set of images, unless they are too many."""
+
+    most = 100_000
+
+    def __init__(self, network: nn.Module, images: Images):
+        self.network, self.images = network, images
+        self._outputs: Outputs | None = None
+
+    def __call__(self, images: Images) -> Outputs:
+        """Outputs on any images; those on a part of the one set are looked up."""
+        whole, rows = (images.images, images.rows) if isinstance(images, Part) else (images, None)
+        if whole is not self.images or len(whole) > self.most:
+            return infer(self.network, images)
+        if self._outputs is None:
+            self._outputs = infer(self.network, whole)
+        if rows is None:
+            return self._outputs
+        z, logits, early = self._outputs
+        return Outputs(z[rows], logits[rows], None if early is None else early[rows])
 
 
 @contextmanager

@@ -38,11 +38,12 @@ def backward_cost(backbone: nn.Module, channels: int, size: int) -> float:
     """
     from torch.utils.flop_counter import FlopCounterMode  # imported late: it is slow to load
 
-    training = backbone.training
+    training = [m for m in backbone.modules() if m.training]  # frozen BatchNorm is not
     image = torch.zeros(1, channels, size, size, device=next(backbone.parameters()).device)
     with torch.enable_grad(), FlopCounterMode(display=False) as flops:
         z = backbone.eval()(image)
         forward = flops.get_total_flops()
         torch.autograd.grad(z.sum(), [p for p in backbone.parameters() if p.requires_grad], allow_unused=True)
-    backbone.train(training)
+    for m in training:
+        m.training = True
     return float((flops.get_total_flops() - forward) / forward)

@@ -116,7 +116,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     name: limits
     for limits, names in {
         (-1.0, 1.0): "cosine_threshold",
-        (0.0, 1.0): "balance tau threshold supervised_weight ema_share warm_up",
+        (0.0, 1.0): "balance tau threshold supervised_weight ema_share warm_up frozen_share smoothing sure",
         (1e-6, 1.0): "ramp_until ramp_length backbone_lr early_lr",
         (8, 1024): "pixels",
         (1e-6, 1 - 1e-6): "novel_share",

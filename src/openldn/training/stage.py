@@ -96,6 +96,10 @@ class Stage:
     """Whether it takes features of a frozen pretrained network instead of images."""
     needs_images: bool = False
     """Whether it cannot do with such features."""
+    pretrained: bool = False
+    """Whether its network starts from pretrained weights."""
+    counts: bool = False
+    """Whether the number of novel classes, if it is not given, is estimated from its features."""
 
     def n_outputs(self, problem: Problem) -> int:
         """How many outputs the network has."""
@@ -143,8 +147,9 @@ class System:
     @property
     def weights(self) -> Weights:
         """What pretrained weights it is for: frozen ones, ones that go on learning, or none."""
-        frozen = {stage.frozen for stage in self.stages}
-        return "scratch" if frozen == {False} else "frozen" if frozen == {True} else "fine-tuned"
+        if all(stage.frozen for stage in self.stages):
+            return "frozen"
+        return "fine-tuned" if any(stage.frozen or stage.pretrained for stage in self.stages) else "scratch"
 
     @property
     def needs_images(self) -> bool:
