@@ -28,10 +28,10 @@ from openldn.data import sources
 from openldn.data.batches import Batches
 from openldn.data.problem import Problem
 from openldn.device import pick, precision
+from openldn.job import BACKBONE
 from openldn.maths import metrics
 from openldn.model import new_network
 from openldn.nets.classifier import infer
-from openldn.pipeline import BACKBONE
 from openldn.training.optimisers import optimiser
 from openldn.training.schedules import learning_rate
 

@@ -16,7 +16,7 @@ from rich.progress import track
 from rich.table import Table
 
 import openldn
-from openldn import Options, Run, pipeline
+from openldn import Options, Run, job
 from openldn.data import workers
 from openldn.data.problem import Problem, Truth
 from openldn.data.reading import Given
@@ -54,10 +54,10 @@ def trained(path: Path, data: str, *, quiet: bool = True, **choices: Any) -> Run
 def trained_on(problem: Problem, truth: Truth | None, path: Path, options: Options) -> Run:
     """The same for a problem that was made by hand."""
     if path.exists():
-        return pipeline.go_on(Run.open(path), problem, truth, quiet=True)
+        return job.go_on(Run.open(path), problem, truth, quiet=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     given = Given(problem, truth, (), np.arange(len(problem.images)))
-    return pipeline.start(given, options, {"kind": "arrays"}, path, quiet=True)
+    return job.start(given, options, {"kind": "arrays"}, path, quiet=True)
 
 
 def result(run: Run) -> dict[str, float]:

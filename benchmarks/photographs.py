@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from openldn import Options, pipeline
+from openldn import Options, inference, job
 from openldn.data import sources, store
 from openldn.data.benchmark import Benchmark
 from openldn.data.pixels import Listing, Part
@@ -127,7 +127,7 @@ def measured(benchmark: Benchmark, system: str, seed: int, path: Path) -> dict[s
     weights = find(method).weights if system in LEARNING else "frozen"
     options = Options(method=method, seed=seed, weights=weights, novel=problem.n_novel)
     feature_seconds = 0.0
-    encoder = pipeline.new_encoder(options, find(options.method), problem, pick(), None)
+    encoder = job.new_encoder(options, find(options.method), problem, pick(), None)
     if encoder is not None:
         started = time.monotonic()
         features = [encoder.features(images, watcher().counted) for images in (problem.images, truth.images)]
@@ -135,14 +135,14 @@ def measured(benchmark: Benchmark, system: str, seed: int, path: Path) -> dict[s
     started = time.monotonic()
     true = benchmark.train.labels[problem.unlabelled.numpy()]
     if system == "fast-hdbscan":
-        z, z_test = (pipeline.mean_features(part) for part in features)
+        z, z_test = (job.mean_features(part) for part in features)
         ids, ids_test = hdbscan(z, z_test, problem)
         ids, n_ids = ids[problem.unlabelled], max(int(ids.max()) + 1, len(benchmark.classes))
         scores = [score(y, p, truth, n_ids) for y, p in ((true, ids), (truth.labels, ids_test))]
     else:
         run = harness.trained_on(problem, truth, path, options)
         images = Part(problem.images, problem.unlabelled)
-        model = pipeline.load_model(run)
+        model = inference.load_model(run)
         if model.encoder is not None:
             images, tested = Part(features[0], problem.unlabelled), features[1]
         else:

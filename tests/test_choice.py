@@ -1,4 +1,4 @@
-"""Frozen features or learning from scratch: chosen by known classes that are hidden as if novel."""
+"""Frozen, fine-tuned or from scratch: chosen by known classes that are hidden as if novel."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,8 @@ import pytest
 
 import openldn
 import toy
-from openldn import pipeline
+from openldn import choice, pipeline, systems
+from openldn.data.problem import Problem
 from openldn.errors import UserError
 from openldn.options import Options
 from openldn.progress import Watcher
@@ -23,7 +24,7 @@ def folder(path: Path) -> Path:
     return path / "photos"
 
 
-def scored(monkeypatch: pytest.MonkeyPatch, **scores: float) -> list[str]:
+def scored(monkeypatch: pytest.MonkeyPatch, scores: dict[Any, float]) -> list[str]:
     """Rehearsals that take no time; returns the ways that were rehearsed."""
     asked = list[str]()
 
@@ -31,35 +32,63 @@ def scored(monkeypatch: pytest.MonkeyPatch, **scores: float) -> list[str]:
         asked.append(way)
         return scores[way]
 
-    monkeypatch.setattr(pipeline, "rehearsed", rehearsed)
+    monkeypatch.setattr(choice, "rehearsed", rehearsed)
     return asked
 
 
 @pytest.mark.parametrize(
-    ("frozen", "scratch", "expected"), [(60, 50, "frozen"), (60, 61, "frozen"), (60, 70, "scratch")]
+    ("scores", "expected"),
+    [
+        ((60, 50, 40), "frozen"),
+        ((60, 60.5, 40), "frozen"),
+        ((60, 70, 70.5), "fine-tuned"),
+        ((60, 50, 70), "scratch"),
+        ((60, 65, 70), "scratch"),
+    ],
 )
-def test_the_better_way_is_taken_and_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frozen: float, scratch: float, expected: str
+def test_the_best_way_is_taken_and_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: tuple[float, ...], expected: Any
 ) -> None:
-    """From scratch takes longer, so it has to be clearly ahead."""
-    photos, asked = folder(tmp_path), scored(monkeypatch, frozen=frozen, scratch=scratch)
+    """What takes longer has to be clearly ahead."""
+    by_way = dict(zip(choice.WAYS, scores, strict=True))
+    photos, asked = folder(tmp_path), scored(monkeypatch, by_way)
     monkeypatch.setattr(pipeline, "start", lambda given, options, *_, **__: options)
     for _ in range(2):
         made: Any = openldn.train(photos, novel=2, quiet=True, device="cpu")
-        assert (made.weights, made.method) == (expected, pipeline.WAYS[expected])
-    assert asked == ["frozen", "scratch"]
+        assert (made.weights, made.method) == (expected, choice.WAYS[expected])
+    assert asked == [*choice.WAYS] * choice.REHEARSALS
 
 
-def test_both_ways_are_rehearsed_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "REHEARSED", 200)
-    monkeypatch.setattr(pipeline, "REHEARSALS", 1)
+def test_every_way_meets_the_same_hidden_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    met = list[tuple[str, int, list[int]]]()
+
+    def rehearsed(way: str, problem: Problem, _: Options, seed: int) -> float:
+        met.append((way, seed, problem.labels.tolist()))
+        return 50.0
+
+    monkeypatch.setattr(choice, "rehearsed", rehearsed)
+    monkeypatch.setattr(choice, "MOST", 30)
+    monkeypatch.setattr(pipeline, "start", lambda *_, **__: None)
+    openldn.train(folder(tmp_path), novel=2, quiet=True, device="cpu")
+    by_way = {way: [others for own, *others in met if own == way] for way in choice.WAYS}
+    assert len({repr(others) for others in by_way.values()}) == 1
+    assert len(by_way["frozen"]) == choice.REHEARSALS
+    assert len(by_way["frozen"][0][1]) < 48  # a sample
+
+
+def test_all_ways_are_rehearsed_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "SEEN", {"fine-tuned": 32, "scratch": 200})
+    monkeypatch.setattr(choice, "REHEARSALS", 1)
     said = list[str]()
     monkeypatch.setattr(Watcher, "said", lambda self, line: said.append(line))
+    for stage in ("metric-learning", "self-labelling"):
+        own = systems.find("fine-tuned").settings(Options())[stage]
+        monkeypatch.setattr(type(own), "least_images", 32, raising=True)
     run = openldn.train(folder(tmp_path), novel=2, quiet=True, device="cpu", out=tmp_path / "run")
     [line] = [line for line in said if line.startswith("weights: ")]
     assert f"weights: {run.config['weights']} " in line
-    assert "frozen " in line
-    assert "scratch " in line
+    for way in choice.WAYS:
+        assert f"{way} " in line
     assert "--weights overrules" in line
 
 
@@ -78,7 +107,7 @@ def test_an_interrupt_names_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         e.run = tmp_path / "gone"  # type: ignore[attr-defined]
         raise e
 
-    monkeypatch.setattr(pipeline, "rehearsed", stopped)
+    monkeypatch.setattr(choice, "rehearsed", stopped)
     with pytest.raises(KeyboardInterrupt) as e:
         openldn.train(folder(tmp_path), novel=2, quiet=True, device="cpu")
     assert not hasattr(e.value, "run")

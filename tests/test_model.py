@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import toy
-from openldn import pipeline
+from openldn import job
 from openldn.data.reading import Given
 from openldn.errors import UserError
 from openldn.files import read_tensors, write_tensors
@@ -25,7 +25,7 @@ def train(out: Path, **choices: Any) -> Run:
     problem, truth = toy.split()
     given = Given(problem, truth, (), np.arange(len(problem.images)))
     options = Options(**{"method": "openldn", "novel": 3, "device": "cpu", "epochs": 0.5, **choices})
-    return pipeline.start(given, options, {"kind": "arrays"}, out, quiet=True)
+    return job.start(given, options, {"kind": "arrays"}, out, quiet=True)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import openldn
 import toy
-from openldn import pipeline, systems
+from openldn import inference, job, pipeline, systems
 from openldn.data.batches import Batch
 from openldn.data.benchmark import Benchmark
 from openldn.data.problem import Problem, Truth
@@ -60,7 +60,7 @@ def start(
     given = Given(problem, truth, (), np.arange(len(problem.images)))
     if module is None and options.backbone is None:
         module = toy.backbone()
-    return pipeline.start(given, options, {"kind": "arrays"}, out, backbone=module, quiet=True)
+    return job.start(given, options, {"kind": "arrays"}, out, backbone=module, quiet=True)
 
 
 def weights(run: Run) -> dict[str, Tensor]:
@@ -274,7 +274,7 @@ def test_a_stage_is_evaluated_as_often_as_was_asked(given: int, tmp_path: Path) 
     # The end of a run is always evaluated.
     assert evaluated(run) == ["discover"] * given + ["uda"] * max(1, given) + ["final"]
     model = Model.load(run.path, toy.backbone())
-    right = pipeline.score(model, truth)
+    right = inference.score(model, truth)
     assert run.metrics()[-1]["protocols"] == right["protocols"]
     assert {"step", "seconds", "passes"} <= run.metrics()[-1].keys()
 
@@ -341,7 +341,7 @@ def test_a_budget_is_kept_where_images_are_resized_progressively(
 ) -> None:
     """Small images cost less, so there are more steps than with images in full size."""
     problem, _ = toy.labelled_set(enlarged=3, flip=True).split(known=0.5, labelled=0.5, seed=0)
-    monkeypatch.setattr(pipeline, "for_any_backbone", lambda own: own)  # the toy backbone takes any size
+    monkeypatch.setattr(job, "for_any_backbone", lambda own: own)  # the toy backbone takes any size
     steps = []
     for resized in (True, False):
         own = {"progressive_resizing": resized, "batch": 24}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from openldn import pipeline, progress, systems
+from openldn import job, pipeline, progress, systems
 from openldn.maths import metrics
 from openldn.progress import Bar, Lines, Watcher, watcher
 
@@ -79,7 +79,7 @@ def test_diagnostics_are_logged_but_not_shown(tmp_path: Path, monkeypatch: pytes
         def stepped(self, progress: float, step: int, losses: Mapping[str, float]) -> None:
             names.update(losses)
 
-    monkeypatch.setattr(pipeline, "watcher", lambda quiet: Recorder())
+    monkeypatch.setattr(job, "watcher", lambda quiet: Recorder())
     run = pipeline.train("digits", method="openldn", epochs=0.2, out=tmp_path / "run", device="cpu")
     assert names == {"ce", "pseudo", "pair", "entropy"}
     assert names | {"similarity_auc", "omega_gradient"} <= run.metrics()[0].keys()

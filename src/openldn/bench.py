@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from rich.table import Table
 
-from openldn import device, pipeline, systems
+from openldn import device, job, pipeline, systems
 from openldn.data import reading, sources, workers
 from openldn.errors import Diverged, OpenLDNWarning, UserError
 from openldn.files import write_csv
@@ -319,7 +319,7 @@ def _check_the_same(out: Path, name: str, data: str, chosen: Options) -> None:
     if not (out / name).exists():
         return
     run = Run.open(out / name)
-    decided = pipeline.decide(chosen, systems.find(chosen.method))
+    decided = job.decide(chosen, systems.find(chosen.method))
     same = all(run.config.get(key) == value for key, value in decided.items())
     if not same or (run.options, run.config["data"].get("name")) != (chosen, data):
         raise UserError(

@@ -16,15 +16,17 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from openldn.choice import choose
 from openldn.data import reading
 from openldn.data.problem import UNLABELLED
 from openldn.errors import UserError
 from openldn.files import read_json, write_json
 from openldn.inference import load_model
+from openldn.job import go_on, start
 from openldn.maths import metrics
 from openldn.model import Model, Prediction
 from openldn.options import DeviceName, Options, Precision, PresetName, Weights
-from openldn.pipeline import choose, decided, go_on, start
+from openldn.pipeline import check, decided
 from openldn.progress import watcher
 from openldn.run import Run
 
@@ -122,6 +124,7 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         options = decided(self._options(), {"kind": "arrays"})
         if options.weights == "auto":
             options = choose(lambda own: read(own).problem, options, watcher(quiet))
+            check(options)
         given = read(options)
         if self.out is not None and Path(self.out).exists():
             self.run_ = go_on(

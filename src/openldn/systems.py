@@ -61,7 +61,12 @@ _METHODS = (
 )
 SYSTEMS: dict[str, System] = {
     system.name: system
-    for system in (*openldn.SYSTEMS, *(method.SYSTEM for method in _METHODS), k_means.SEMI_SUPERVISED)
+    for system in (
+        *openldn.SYSTEMS,
+        *(method.SYSTEM for method in _METHODS),
+        k_means.SEMI_SUPERVISED,
+        fine_tuning.FIRST_STAGE,
+    )
 }
 FORMER_NAMES = {"rest-refine": "pu-self-training", "rest": "pu-clustering"}
 

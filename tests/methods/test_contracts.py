@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import toy
-from openldn import pipeline, systems
+from openldn import job, pipeline, systems
 from openldn.data.pixels import Images
 from openldn.data.problem import Problem, Truth
 from openldn.data.reading import Given
@@ -114,12 +114,12 @@ class Runs:
             )
             given = Given(problem, truth, (), np.arange(len(problem.images)))
             try:
-                return pipeline.start(given, options, {"kind": "arrays"}, path, quiet=True)
+                return job.start(given, options, {"kind": "arrays"}, path, quiet=True)
             except Crash:
                 pass
             while True:
                 try:
-                    return pipeline.go_on(Run.open(path), problem, truth, quiet=True)
+                    return job.go_on(Run.open(path), problem, truth, quiet=True)
                 except Crash:
                     pass
 

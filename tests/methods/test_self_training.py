@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import toy
-from openldn import pipeline
+from openldn import job
 from openldn.data.batches import Batch
 from openldn.data.problem import Problem
 from openldn.data.reading import Given
@@ -113,7 +113,7 @@ def test_it_continues_from_the_features_and_predictions_of_the_stage_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = dict[str, Any]()
-    begin, model, begin_stage = SelfTraining.begin, pipeline.Job.model, Training.begin
+    begin, model, begin_stage = SelfTraining.begin, job.Job.model, Training.begin
 
     def noted(objective: SelfTraining, network: Classifier, previous: Predict | None) -> None:
         begin(objective, network, previous)
@@ -130,20 +130,18 @@ def test_it_continues_from_the_features_and_predictions_of_the_stage_before(
             heads = (network.head.state_dict() for network in (training.network, training.model))
             assert all(torch.equal(a, b) for a, b in zip(*(head.values() for head in heads), strict=True))
 
-    def kept(job: pipeline.Job, network: Classifier, number: int) -> Model:
+    def kept(job: job.Job, network: Classifier, number: int) -> Model:
         made = model(job, network, number)
         seen.setdefault("first", made)
         return made
 
     monkeypatch.setattr(SelfTraining, "begin", noted)
     monkeypatch.setattr(Training, "begin", started)
-    monkeypatch.setattr(pipeline.Job, "model", kept)
+    monkeypatch.setattr(job.Job, "model", kept)
     problem, truth = toy.labelled_set(flip=True).split(known=0.5, labelled=0.5, seed=0)
     options = Options(epochs=1, novel=problem.n_novel, device="cpu", method="pu-self-training")
     given = Given(problem, truth, (), np.arange(len(problem.images)))
-    run = pipeline.start(
-        given, options, {"kind": "arrays"}, tmp_path / "run", backbone=toy.backbone(), quiet=True
-    )
+    run = job.start(given, options, {"kind": "arrays"}, tmp_path / "run", backbone=toy.backbone(), quiet=True)
     first = seen["first"].network.backbone.state_dict()
     for which in ("network", "average"):
         assert seen[which].keys() == first.keys()

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from openldn.data.pixels import Part
 from openldn.data.problem import UNLABELLED, Problem
 
 LEAST_KNOWN = 3  # classes: two stay known, one is hidden
@@ -20,6 +21,28 @@ def possible(problem: Problem) -> bool:
     """Whether there are enough classes, and enough labels of each, for a rehearsal."""
     counts = torch.bincount(problem.labels[problem.labelled], minlength=problem.n_known)
     return problem.n_known >= LEAST_KNOWN and int(counts.min()) >= 2
+
+
+def sample(problem: Problem, most: int, seed: int) -> Problem:
+    """About `most` of the images, if there are more: the same share of each known class and of the others.
+
+    Of each known class at least four labelled images remain.
+    """
+    n = len(problem.images)
+    if n <= most:
+        return problem
+    rng, labels = np.random.default_rng([seed, 0x5A]), problem.labels.numpy()
+    kept = list[NDArray[np.int64]]()
+    for k in (UNLABELLED, *range(problem.n_known)):
+        rows = rng.permutation(np.flatnonzero(labels == k))
+        kept.append(rows[: max(round(len(rows) * most / n), 0 if k == UNLABELLED else 4)])
+    chosen = np.sort(np.concatenate(kept))
+    return replace(
+        problem,
+        images=Part(problem.images, torch.from_numpy(chosen)),
+        labels=problem.labels[torch.from_numpy(chosen)],
+        names=tuple(problem.names[i] for i in chosen.tolist()),
+    )
 
 
 def rehearsal(problem: Problem, seed: int) -> tuple[Problem, Tensor, NDArray[np.int64]]:
