@@ -353,37 +353,43 @@ def backbones(
 
 
 def bench(
-    what: Annotated[Literal["systems"], Positional, shown_as("{systems}")],
+    what: Annotated[Literal["systems", "count"], Positional, shown_as("{systems,count}")],
     /,
     data: Annotated[str, shown_as("NAME", "digits")] = "digits",
     seeds: Annotated[int, shown_as("N", "3")] = 3,
     per_image: Annotated[float, shown_as("PASSES", "400")] = 400.0,
     images: Annotated[int | None, shown_as("N", "all")] = None,
-    only: Annotated[tuple[str, ...], shown_as("[NAME ...]", "nearly all, and orca+uda and simgcd+uda")] = (),
+    only: Annotated[tuple[str, ...], shown_as("[NAME ...]", "nearly all")] = (),
     novel_share: Annotated[Literal["prior", "oracle"], shown_as("{prior,oracle}", "prior")] = "prior",
     jobs: Annotated[int | None, shown_as("N", "one per core; 1 on a GPU")] = None,
     data_dir: DataDir = None,
     out: Annotated[Path | None, shown_as("DIR", "runs/bench-NAME")] = None,
 ) -> None:
-    """Compares systems under one protocol: the same labels, network and budget.
+    """Compares systems, or estimators of the number of classes, under one protocol.
 
     Runs that were stopped are resumed, and finished ones are not run again.
 
     Args:
-        what: systems: all of them, on one data set.
+        what: systems: all of them, on one data set, with the same labels, network and budget; count: how well
+            the number of novel classes is estimated, on several data sets.
         data: A named data set.
         seeds: Number of seeds; each draws other labels too.
         per_image: Budget in image passes (forward 1, backward 2) per training image, including pretraining.
         images: Use only N training images, the same number of each class.
-        only: Only these systems.
+        only: Only these systems, or, of count, data sets.
         novel_share: How many images are rejected as novel: prior, as expected; oracle, the true share.
         jobs: Runs at a time, each on its share of the cores.
         data_dir: The folder that named data sets are kept in.
         out: Folder of the runs.
     """
-    from openldn import bench
+    from openldn import bench, bench_count
 
-    folder = out or Path("runs") / f"bench-{data}"
+    folder = out or Path("runs") / f"bench-{what if what == 'count' else data}"
+    if what == "count":
+        table, summary = bench_count.run_count(folder, only=only, seeds=seeds, data_dir=data_dir)
+        _print(table)
+        _say(summary)
+        return
     try:
         table, failed = bench.run_systems(
             data,
