@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from openldn.data.problem import UNLABELLED, Problem
-from openldn.data.rehearsal import possible, rehearsal
+from openldn.data.rehearsal import possible, rehearsal, sample
 
 
 def problem(n_known: int, labelled: int = 8, n_novel: int = 3) -> Problem:
@@ -49,3 +49,23 @@ def test_other_seeds_hide_other_classes() -> None:
 @pytest.mark.parametrize(("n_known", "labelled", "enough"), [(3, 2, True), (2, 8, False), (5, 1, False)])
 def test_what_is_needed(n_known: int, labelled: int, enough: bool) -> None:
     assert possible(problem(n_known, labelled)) is enough
+
+
+def test_a_sample_has_the_same_share_of_each_class() -> None:
+    labels = torch.tensor([0] * 40 + [1] * 80 + [2] * 6 + [-1] * 274)[torch.randperm(400)]
+    problem = Problem(
+        torch.arange(400, dtype=torch.uint8).view(-1, 1, 1, 1),
+        labels,
+        tuple(map(str, range(400))),
+        (0, 1, 2),
+        3,
+    )
+    made = sample(problem, 100, seed=0)
+    rows = [int(name) for name in made.names]
+    assert rows == sorted({*rows})
+    assert made.labels.tolist() == [int(labels[i]) for i in rows]
+    assert torch.equal(made.images[torch.arange(len(rows))], problem.images[torch.tensor(rows)])
+    # A quarter, but at least four of each class.
+    assert [made.labels.tolist().count(k) for k in (0, 1, 2, -1)] == [10, 20, 4, round(274 / 4)]
+    assert sample(problem, 400, seed=0) is problem
+    assert sample(problem, 100, seed=0).names == made.names
