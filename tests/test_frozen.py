@@ -305,13 +305,20 @@ def test_what_cannot_be_trained_on_frozen_features_says_so(method: str) -> None:
 
 def test_a_pretrained_network_goes_on_learning(done: Done, tmp_path: Path) -> None:
     run = openldn.train(
-        done.folder, method="fine-tuned", novel=2, epochs=1, batch=12, pixels=8, out=tmp_path / "run", **CPU
+        done.folder,
+        method="fine-tuned",
+        novel=2,
+        epochs=1,
+        batch=12,
+        resolution=0.5,
+        out=tmp_path / "run",
+        **CPU,
     )
     config = run.config
     assert (config["weights"], config["backbone"]) == ("fine-tuned", pretrained.LITE0)
-    assert {stage: own["pixels"] for stage, own in config["settings"].items()} == {
-        "metric-learning": 8,
-        "self-labelling": 8,
+    assert {stage: own["resolution"] for stage, own in config["settings"].items()} == {
+        "metric-learning": 0.5,
+        "self-labelling": 0.5,
     }
     before, after = pretrained.find(pretrained.LITE0).module(), openldn.load(run.path).model_.network.backbone
     assert before.state_dict().keys() == after.state_dict().keys()

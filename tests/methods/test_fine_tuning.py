@@ -169,7 +169,7 @@ def test_classes_are_counted_by_what_was_learned(tmp_path: Path, monkeypatch: py
         return true(z, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(count, "estimate", estimate)
-    options = Options(method="fine-tuned", epochs=0.5, device="cpu", settings={"pixels": 16, "batch": 8})
+    options = Options(method="fine-tuned", epochs=0.5, device="cpu", settings={"batch": 8})
     run = openldn.train(tmp_path / "photos", options, out=tmp_path / "run", quiet=True)
     [z] = seen
     n_novel = len(openldn.load(run.path).model_.classes) - 3

@@ -67,10 +67,10 @@ def test_downsized_training_images_count_by_their_area_and_are_downsized_in_step
             self.sizes.append(x.shape[-1])
             return self.body(x)
 
-    problem, _ = toy.labelled_set(enlarged=2).split(known=0.5, labelled=0.5, seed=0)
+    problem, _ = toy.labelled_set(enlarged=12).split(known=0.5, labelled=0.5, seed=0)
     cost = dict[int, float]()
-    for pixels in (8, 16, 100):
-        training = toy.training("fine-tuned", problem=problem, body=Sees(), pixels=pixels, batch=24)
+    for resolution, pixels in ((0.01, 32), (0.6, 64), (1.0, 96)):
+        training = toy.training("fine-tuned", problem=problem, body=Sees(), resolution=resolution, batch=24)
         seen = [training.network.backbone.sizes, training.model.backbone.sizes]
         training.begin(lambda images: torch.full((len(images), 6), 1 / 6))
         for sizes in seen:
@@ -78,10 +78,9 @@ def test_downsized_training_images_count_by_their_area_and_are_downsized_in_step
         with Passes() as passes:
             training.step([toy.batch(training)], training.clock(None))  # type: ignore[arg-type]
         cost[pixels] = passes.total
-        assert {*seen[0]} == {*seen[1]} == {min(pixels, 16)}
+        assert {*seen[0]} == {pixels}
         assert training.network.training_size is training.model.training_size is None
-    assert cost[8] == pytest.approx(cost[16] / 4)
-    assert cost[100] == cost[16]  # never enlarged
+    assert cost[32] == pytest.approx(cost[64] / 4) == pytest.approx(cost[96] / 9)
 
 
 def test_there_is_at_least_one_step() -> None:

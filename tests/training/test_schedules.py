@@ -7,6 +7,7 @@ import torch
 
 from openldn.data.problem import Problem
 from openldn.training.schedules import (
+    downsized,
     equal,
     full_of_each,
     half_and_half,
@@ -100,3 +101,11 @@ def test_a_sigmoid_ramp_is_laine_and_ailas() -> None:
     assert sigmoid_ramp(0.0, 0.5) == pytest.approx(math.exp(-5))
     assert sigmoid_ramp(0.1, 0.5) == pytest.approx(math.exp(-5 * 0.8**2))
     assert [sigmoid_ramp(t, 0.5) for t in (0.5, 0.7, 1.0)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("size", "resolution", "expected"),
+    [(224, 0.65, 160), (160, 0.65, 96), (140, 0.65, 96), (40, 0.65, 32), (20, 0.65, 20), (224, 1.0, 224)],
+)
+def test_images_are_downsized_to_multiples_of_the_stride(size: int, resolution: float, expected: int) -> None:
+    assert downsized(size, resolution) == expected

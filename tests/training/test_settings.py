@@ -109,7 +109,7 @@ def test_every_number_has_limits() -> None:
         ("whitened-clustering", "sharpness", 0),
         ("whitened-clustering", "balance", 1.5),
         ("fine-tuned", "early_lr", 0),
-        ("fine-tuned", "pixels", 4),
+        ("fine-tuned", "resolution", 0),
         ("pim", "temperature", 0),
         ("turtle", "inner_steps", 0),
     ],

@@ -52,8 +52,8 @@ class Settings(settings.Settings):
     """Of the softmax over cosines with prototypes."""
     smoothing: float = 0.1
     """Label smoothing."""
-    pixels: int = 160
-    """Training images are downsized to this."""
+    resolution: float = 0.65
+    """Training images are downsized to this share of the input size of the network, in multiples of 32."""
     optimiser: OptimiserName = "adam"
 
 

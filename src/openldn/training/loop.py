@@ -25,7 +25,7 @@ from openldn.progress import Watcher
 from openldn.run import Run
 from openldn.training.moving_average import MovingAverage
 from openldn.training.optimisers import discriminative_rates, optimiser
-from openldn.training.schedules import learning_rate, progressive_size
+from openldn.training.schedules import downsized, learning_rate, progressive_size
 from openldn.training.settings import Settings
 from openldn.training.stage import Objective, Stage
 
@@ -125,13 +125,13 @@ class Training:
 
     @contextmanager
     def downsized(self) -> Iterator[None]:
-        """Within, images are downsized to `settings.pixels`, where a stage has that."""
-        pixels = getattr(self.settings, "pixels", None)
-        if pixels is None:
+        """Within, images are downsized by `settings.resolution`, where a stage has that."""
+        resolution = getattr(self.settings, "resolution", None)
+        if resolution is None:
             yield
             return
-        for network in (self.network, self.model):
-            network.training_size = min(pixels, network.input_size or self.problem.images.shape[-1])
+        size = downsized(self.network.input_size or self.problem.images.shape[-1], resolution)
+        self.network.training_size = self.model.training_size = size
         try:
             yield
         finally:

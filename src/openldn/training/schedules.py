@@ -68,6 +68,11 @@ def progressive_size(progress: float, size: int, least: int = 14) -> int:
     return min(size, max(least, round(share * size)))
 
 
+def downsized(size: int, resolution: float, stride: int = 32) -> int:
+    """A share of the size of images, in multiples of the stride of most networks."""
+    return min(size, max(stride, stride * round(resolution * size / stride)))
+
+
 def linear_ramp(progress: float, until: float) -> float:
     """0 to 1 in a straight line that ends at `until`."""
     return min(1.0, progress / until)
