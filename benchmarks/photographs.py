@@ -32,6 +32,7 @@ from rich.table import Table
 from openldn import Options, inference, job
 from openldn.data import sources, store
 from openldn.data.benchmark import Benchmark
+from openldn.data.features import MeanOverViews
 from openldn.data.pixels import Listing, Part
 from openldn.device import pick
 from openldn.maths import metrics
@@ -135,7 +136,7 @@ def measured(benchmark: Benchmark, system: str, seed: int, path: Path) -> dict[s
     started = time.monotonic()
     true = benchmark.train.labels[problem.unlabelled.numpy()]
     if system == "fast-hdbscan":
-        z, z_test = (job.mean_features(part) for part in features)
+        z, z_test = (MeanOverViews(part)[torch.arange(len(part))] for part in features)
         ids, ids_test = hdbscan(z, z_test, problem)
         ids, n_ids = ids[problem.unlabelled], max(int(ids.max()) + 1, len(benchmark.classes))
         scores = [score(y, p, truth, n_ids) for y, p in ((true, ids), (truth.labels, ids_test))]

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 import openldn
 from openldn import device, systems
 from openldn.data import reading, split, store
-from openldn.data.pixels import Images, Part, pieces
+from openldn.data.features import MeanOverViews
+from openldn.data.pixels import Images, Part
 from openldn.data.problem import Problem, Truth
 from openldn.errors import UserError
 from openldn.files import read_json, read_tensors, write_csv, write_json
@@ -413,17 +414,17 @@ class Job:
         """The same, from features of a network that has learned from these images."""
         return self.counted_by(network(self.problem.images).z)
 
-    def counted_by(self, z: Tensor) -> dict[str, int]:
+    def counted_by(self, z: count.Rows) -> dict[str, int]:
         """The same, from features z (n, d)."""
         made = count.estimate(z, self.problem.labels, self.problem.n_known, seed=self.options.seed)
         most = len(self.problem.unlabelled)
         found = {"n_novel": made.n_novel, "low": made.low, "high": made.high}
         return {name: min(value, most) for name, value in found.items()}
 
-    def count_features(self) -> Tensor:
+    def count_features(self) -> MeanOverViews:
         """Features to count classes by: of the encoder, or of EfficientNet-Lite0 if there is none.  (n, d)"""
         if self.frozen is not None:
-            return mean_features(self.frozen.images)
+            return MeanOverViews(self.frozen.images)
         data, images = self.run.config["data"], self.problem.images
         if data["kind"] in ("folder", "table"):  # larger, where the files are
             own = replace(self.options, weights="frozen", size=None)
@@ -464,17 +465,12 @@ def one_training_at_a_time() -> Iterator[None]:
 
 def default_features(
     images: Images, flip: bool, on: torch.device, options: Options, watch: Watcher
-) -> Tensor:
+) -> MeanOverViews:
     """Features of the frozen networks that the options name, or of EfficientNet-Lite0.  (n, d)"""
     names = options.backbone if options.weights == "frozen" else None
     own = Options(backbone=names, weights="frozen", precision=options.precision)
     frozen = encoder_for(own, images, flip, on)
-    return mean_features(frozen.features(images, watch.counted))
-
-
-def mean_features(images: Images) -> Tensor:
-    """Features (n, views, d), averaged over the views.  (n, d)"""
-    return torch.cat([piece.mean(dim=1) for piece in pieces(images)])
+    return MeanOverViews(frozen.features(images, watch.counted))
 
 
 @contextmanager

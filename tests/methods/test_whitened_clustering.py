@@ -4,16 +4,18 @@ import numpy as np
 import pytest
 import torch
 
+from openldn.data.pixels import Images
 from openldn.data.problem import Problem
 from openldn.maths import metrics
 from openldn.methods.whitened_clustering import Settings, WhitenedClustering, sample
+from openldn.nets.classifier import Outputs
 from toy import as_outputs as outputs
 from toy import gaussians, on_features
 
 
 def fitted(given: Problem, **settings: float | None) -> WhitenedClustering:
     made = WhitenedClustering(Settings(**settings))  # type: ignore[arg-type]
-    made.fit(outputs, given, seed=0)
+    made.fit(lambda images: outputs(images[torch.arange(len(images))]), given, seed=0)
     return made
 
 
@@ -26,14 +28,30 @@ def accuracy(made: WhitenedClustering, given: Problem, y: np.ndarray, n_true: in
     return float(result["protocols"]["anchored"]["all"])
 
 
-def test_a_sample_has_all_labelled_rows_and_some_others() -> None:
+def test_a_sample_has_some_labelled_rows_and_some_others() -> None:
     labels = torch.tensor([-1, 0, -1, 1, -1, -1])
-    assert sorted(sample(labels, 10, 0).tolist()) == [0, 1, 2, 3, 4, 5]
-    some = sample(labels, 2, 0).tolist()
+    assert sorted(sample(labels, 10, 10, 0).tolist()) == [0, 1, 2, 3, 4, 5]
+    some = sample(labels, 2, 2, 0).tolist()
     assert some[:2] == [1, 3]
     assert len({*some[2:]} & {0, 2, 4, 5}) == 2
-    assert sample(labels, 2, 0).tolist() == some
-    assert {tuple(sample(labels, 2, seed)[2:].tolist()) for seed in range(20)} > {tuple(some[2:])}
+    assert sample(labels, 2, 2, 0).tolist() == some
+    assert {tuple(sample(labels, 2, 2, seed)[2:].tolist()) for seed in range(20)} > {tuple(some[2:])}
+    assert {tuple(sample(labels, 1, 0, seed).tolist()) for seed in range(20)} == {(1,), (3,)}
+
+
+def test_a_sample_of_many_images_is_enough() -> None:
+    """Only so many are looked at, and all are classified."""
+    z, y = gaussians([300] * 6)
+    given, seen = on_features(z, y, [100] * 3, 3), list[int]()
+
+    def counted(images: Images) -> Outputs:
+        seen.append(len(images))
+        return outputs(images[torch.arange(len(images))])
+
+    made = WhitenedClustering(Settings(max_images=400))
+    made.fit(counted, given, seed=0)
+    assert seen == [400]
+    assert accuracy(made, given, y, 6) > 97
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,19 @@ class SideBySide:
         return torch.cat([F.normalize(part[rows], dim=2) for part in self.parts], dim=2)
 
 
+class MeanOverViews:
+    """Features (n, views, d), averaged over the views where rows are asked for.  (n, d)"""
+
+    def __init__(self, images: Images):
+        self.images, self.shape = images, (images.shape[0], images.shape[2])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        return self.images[rows].mean(dim=1)
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How features are computed. `key` names the network, its weights, and all else that they depend on."""

@@ -27,6 +27,7 @@ of equal size: see `maths/whitened_mixture.py`.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -69,6 +70,12 @@ NORMAL_80 = 1.28  # half of an 80 % interval of the normal distribution, in stan
 LEAST = 0.05  # a number below this part of the known classes is within the error of the labelled share
 ALONE = 0.25  # squared error, in logarithms, expected of hiding, before any is hidden: worth one class
 WIDTH = (0.1, 0.8, 1.2)  # the interval's squared half-width: alone, by squared error of hiding and by mixing
+
+
+class Rows(Protocol):
+    """Features (n, d) of which some rows are read; a tensor is one kind."""
+
+    def __getitem__(self, rows: Tensor, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -126,7 +133,7 @@ class Reading:
     number: float
 
 
-def estimate(z: Tensor, labels: Tensor, n_known: int, *, seed: int) -> Estimate:
+def estimate(z: Rows, labels: Tensor, n_known: int, *, seed: int) -> Estimate:
     """The number of novel classes in features z (n, d), labels (n,) with -1 for unlabelled ones.
 
     A sample of a few thousand images is enough. Known classes without a labelled image are taken for novel.
@@ -418,7 +425,7 @@ def merge(z: Tensor, groups: Tensor, n_known: int, n_novel: int) -> Tensor:
     return torch.where(novel, new[into[place]], groups) if len(old) else groups
 
 
-def dtc(z: Tensor, labels: Tensor, n_known: int, *, seed: int) -> int:
+def dtc(z: Rows, labels: Tensor, n_known: int, *, seed: int) -> int:
     """The number of novel classes by the estimator of DTC (Han, Vedaldi and Zisserman, 2019).
 
     Three in five of the known classes anchor a constrained k-means, the others are treated as unlabelled.
@@ -471,7 +478,7 @@ def _silhouette(distances: Tensor, group: Tensor) -> float:
     return float(torch.where(real, silhouettes, 0.0).mean())
 
 
-def gcd(z: Tensor, labels: Tensor, n_known: int, *, seed: int) -> int:
+def gcd(z: Rows, labels: Tensor, n_known: int, *, seed: int) -> int:
     """The number of novel classes by the estimator of GCD (Vaze, Han, Vedaldi and Zisserman, 2022).
 
     k-means on all images. Brent's bounded search finds the number of groups at which the clustering accuracy

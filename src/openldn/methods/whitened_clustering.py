@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from openldn.data.pixels import Part
 from openldn.data.problem import Problem
 from openldn.maths.ward import ward
 from openldn.maths.whitened_mixture import evenness, in_space, mixture, space
@@ -42,6 +43,8 @@ class Settings(Hyperparameters):
     """Rounds of the mixture."""
     start_images: int = 6000
     """Ward's clustering sees a sample of at most so many unlabelled images."""
+    max_images: int = 50_000
+    """The whole fit sees a sample of at most so many images, so that memory is bounded."""
 
 
 class WhitenedClustering(Predictor):
@@ -52,11 +55,14 @@ class WhitenedClustering(Predictor):
         self.settings = settings or Settings()
 
     def fit(self, infer: Infer, problem: Problem, seed: int) -> None:
-        x, labels = infer(problem.images).z, problem.labels
+        most = self.settings.max_images
+        n_labelled = min(len(problem.labelled), most // 2)
+        rows = sample(problem.labels, n_labelled, most - n_labelled, seed).sort().values
+        x, labels = infer(Part(problem.images, rows)).z, problem.labels[rows]
         self.state = space(x, labels, self.settings.axes, self.settings.ridge)
         self.state["sharpness"] = torch.tensor(self.settings.sharpness)
         z = in_space(x, self.state)
-        start = sample(labels, self.settings.start_images, seed)
+        start = sample(labels, len(labels), self.settings.start_images, seed)
         first = labels.clone()
         first[start] = ward(z[start], labels[start], problem.n_known, problem.n_classes)
         prior, balance = problem.class_prior(), self.settings.balance
@@ -87,13 +93,15 @@ class WhitenedClustering(Predictor):
         return logits.softmax(dim=1)
 
 
-def sample(labels: Tensor, most: int, seed: int) -> Tensor:
-    """All labelled rows, and at most so many others."""
-    free = torch.nonzero(labels < 0).flatten()
-    if len(free) > most:
-        chosen = np.random.default_rng([seed, 0xAD]).permutation(len(free))[:most]
-        free = free[torch.from_numpy(chosen)]
-    return torch.cat([torch.nonzero(labels >= 0).flatten(), free])
+def sample(labels: Tensor, most_labelled: int, most_others: int, seed: int) -> Tensor:
+    """Rows: at most so many that have labels, and at most so many others."""
+    rng, kept = np.random.default_rng([seed, 0xAD]), list[Tensor]()
+    for given, most in ((labels >= 0, most_labelled), (labels < 0, most_others)):
+        rows = torch.nonzero(given).flatten()
+        if len(rows) > most:
+            rows = rows[torch.from_numpy(rng.permutation(len(rows))[:most])]
+        kept.append(rows)
+    return torch.cat(kept)
 
 
 CLUSTERING = Stage(
