@@ -405,18 +405,19 @@ class Job:
         with suppress(UserError, KeyError, TypeError):
             found = read_json(kept, "")
             return {name: int(found[name]) for name in ("n_novel", "low", "high")}
-        found = self.counted_by(self.count_features())
+        found = self.counted_by(self.count_features(), trained=False)
         with suppress(OSError):
             write_json(kept, found)
         return found
 
     def counted(self, network: Remembered) -> dict[str, int]:
         """The same, from features of a network that has learned from these images."""
-        return self.counted_by(network(self.problem.images).z)
+        return self.counted_by(network(self.problem.images).z, trained=True)
 
-    def counted_by(self, z: count.Rows) -> dict[str, int]:
+    def counted_by(self, z: count.Rows, *, trained: bool) -> dict[str, int]:
         """The same, from features z (n, d)."""
-        made = count.estimate(z, self.problem.labels, self.problem.n_known, seed=self.options.seed)
+        labels, n_known = self.problem.labels, self.problem.n_known
+        made = count.estimate(z, labels, n_known, seed=self.options.seed, trained=trained)
         most = len(self.problem.unlabelled)
         found = {"n_novel": made.n_novel, "low": made.low, "high": made.high}
         return {name: min(value, most) for name, value in found.items()}

@@ -133,10 +133,11 @@ class Reading:
     number: float
 
 
-def estimate(z: Rows, labels: Tensor, n_known: int, *, seed: int) -> Estimate:
+def estimate(z: Rows, labels: Tensor, n_known: int, *, seed: int, trained: bool = False) -> Estimate:
     """The number of novel classes in features z (n, d), labels (n,) with -1 for unlabelled ones.
 
     A sample of a few thousand images is enough. Known classes without a labelled image are taken for novel.
+    `trained` says that the labels were used to learn these features.
     """
     rng = np.random.default_rng([seed, 0xC0])
     rows = _sample(labels.numpy(), n_known, rng)
@@ -154,12 +155,13 @@ def estimate(z: Rows, labels: Tensor, n_known: int, *, seed: int) -> Estimate:
         ladder.append(clusterings(k))
         if _counts(ladder[-1], given, share)[0] > FACTOR * shown:
             break
-    full = _read(fine, ladder, given)
+    full = _read(fine, ladder, given, trained)
 
     hidden, errors = [], []
     for _ in range(HIDINGS if shown > 1 else 0):
         away = rng.permutation(shown)[: shown // 2]
-        again = _read(fine, ladder, _renumbered(np.where(np.isin(given, away), -1, given))).number
+        shorter = _renumbered(np.where(np.isin(given, away), -1, given))
+        again = _read(fine, ladder, shorter, trained).number
         hidden.append(again - len(away))
         errors.append(math.log(again / (full.number + len(away))))
     missing = n_known - shown
@@ -272,25 +274,28 @@ def _clustering(x: Floats, k: int, seed: int) -> Clustering:
     return Clustering(group, size, np.maximum(squares, 0) / np.maximum(size - 1, 1))
 
 
-def _read(fine: list[list[Clustering]], ladder: list[list[Clustering]], labels: Ints) -> Reading:
+def _read(
+    fine: list[list[Clustering]], ladder: list[list[Clustering]], labels: Ints, trained: bool
+) -> Reading:
     """The number of novel classes, a fraction, from clusterings of increasing fineness."""
     n_known = int(labels.max()) + 1
     share = _labelled_share(fine, labels)
     known, novel, known_spread, novel_spread = np.array([_counts(c, labels, share) for c in ladder]).T
+    known_images = float((labels >= 0).sum()) / share
+    by_size = max(0.5, n_known * (len(labels) / known_images - 1))
     # Groups are classes where the known ones fill as many groups as they are. That may hold for a while, as
-    # small novel classes come apart: then spread decides.
+    # small novel classes come apart: then spread decides. Features that were learned from the labels make
+    # known classes narrow, whatever novel ones are: then sizes decide.
     first, last = (_crossing(known - n_known * close) for close in (CLOSE, 1 / CLOSE))
     narrowed = np.minimum.accumulate(novel_spread)
     by_spread = max(0.5, _between(novel, _crossing(_between(known_spread, first) / CLOSE - narrowed)))
     least = max(0.5, _between(novel, first))
-    by_groups = min(max(least, by_spread), max(least, _between(novel, last)))
+    by_groups = min(max(least, by_size if trained else by_spread), max(least, _between(novel, last)))
     mixing = _mixing(ladder[round(first)], labels, share)
-    known_images = float((labels >= 0).sum()) / share
-    by_size = max(0.5, n_known * (len(labels) / known_images - 1))
     # Readings differ most where one of them is wrong: they pull only so far.
     most = np.log([FACTOR, SIZE_FACTOR])
     pull = np.log([by_spread / by_groups, by_groups / by_size]).clip(-most, most)
-    weight = WEIGHT * max(0.0, 1 - mixing / MIXING)
+    weight = 0.0 if trained else WEIGHT * max(0.0, 1 - mixing / MIXING)
     number = by_groups * math.exp(weight * float(pull.sum()))
     return Reading(share, mixing, known, novel, by_groups, by_spread, by_size, number)
 
