@@ -36,7 +36,7 @@ class Settings(settings.Settings):
 
     epochs: float | None = 1.0
     """Images to see, in units of the number of unlabelled images."""
-    least_images: int | None = 8_000
+    least_images: int | None = 4_000
     """See at least this many images, however few there are."""
     batch: int = 32
     """Images per step."""
@@ -62,7 +62,7 @@ class SelfLabellingSettings(Settings):
 
     epochs: float | None = 2.0
     """Images to see, in units of the number of unlabelled images."""
-    least_images: int | None = 16_000
+    least_images: int | None = 8_000
     """See at least this many images, however few there are."""
     sure: float = 0.5
     """Images whose cluster has at least this probability are labelled by it."""
