@@ -87,6 +87,7 @@ def test_all_ways_are_rehearsed_for_real(tmp_path: Path, monkeypatch: pytest.Mon
     run = openldn.train(folder(tmp_path), novel=2, quiet=True, device="cpu", out=tmp_path / "run")
     [line] = [line for line in said if line.startswith("weights: ")]
     assert f"weights: {run.config['weights']} " in line
+    assert run.config["rehearsals"].keys() == choice.WAYS.keys()
     for way in choice.WAYS:
         assert f"{way} " in line
     assert "--weights overrules" in line

@@ -56,14 +56,17 @@ class Choice:
         return f"weights: {self.weights} (known classes hidden as if novel: {scores}); --weights overrules"
 
 
-def choose(read: Callable[[Options], Problem], options: Options, watch: Watcher) -> Options:
-    """The options with the way that finds known classes best when they are hidden. It is remembered.
+def choose(
+    read: Callable[[Options], Problem], options: Options, watch: Watcher
+) -> tuple[Options, dict[Weights, float]]:
+    """The options with the way that finds known classes best when they are hidden, and how well each did.
 
-    `read` reads the images at the size that the options ask for.
+    The choice is remembered. `read` reads the images at the size that the options ask for.
     """
     choice = chosen(read, options, watch)
     watch.said(str(choice))
-    return replace(options, weights=choice.weights, method=options.method or WAYS[choice.weights])
+    options = replace(options, weights=choice.weights, method=options.method or WAYS[choice.weights])
+    return options, choice.scores
 
 
 def chosen(read: Callable[[Options], Problem], options: Options, watch: Watcher) -> Choice:

@@ -122,8 +122,9 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
 
         options = decided(self._options(), {"kind": "arrays"})
+        rehearsals: Mapping[Weights, float] = {}
         if options.weights == "auto":
-            options = choose(lambda own: read(own).problem, options, watcher(quiet))
+            options, rehearsals = choose(lambda own: read(own).problem, options, watcher(quiet))
             check(options)
         given = read(options)
         if self.out is not None and Path(self.out).exists():
@@ -132,7 +133,10 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         else:
             path = Path(self.out) if self.out is not None else _temporary_folder() / "run"
-            self.run_ = start(given, options, {"kind": "arrays"}, path, backbone=custom, quiet=quiet)
+            source = {"kind": "arrays"}
+            self.run_ = start(
+                given, options, source, path, backbone=custom, rehearsals=rehearsals, quiet=quiet
+            )
         self._take(load_model(self.run_, custom))
         predicted = self.model_.predict(given.problem.images).ids.numpy()
         labels = given.problem.labels.numpy()

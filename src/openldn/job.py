@@ -28,7 +28,7 @@ from openldn.model import Model, new_network
 from openldn.nets import pretrained
 from openldn.nets.classifier import Classifier, Remembered, infer, n_features
 from openldn.nets.encoder import Custom, Encoder, encoder
-from openldn.options import Options, PresetName
+from openldn.options import Options, PresetName, Weights
 from openldn.progress import Watcher, watcher
 from openldn.run import Run
 from openldn.training import loop, pretraining
@@ -78,9 +78,10 @@ def start(
     path: Path,
     *,
     backbone: nn.Module | None = None,
+    rehearsals: Mapping[Weights, float] | None = None,
     quiet: bool = False,
 ) -> Run:
-    """A new run at `path`, taken to its end."""
+    """A new run at `path`, taken to its end. `rehearsals` is why these weights were chosen, in percent."""
     problem, on = given.problem.check(), device.pick(options.device)
     if backbone is not None:
         _, channels, size, _ = problem.images.shape
@@ -108,6 +109,7 @@ def start(
         "options": {**asdict(options), "settings": dict(options.settings)},
         **decide(options, system, backbone),
         "encoder": None if frozen is None else frozen.record,
+        "rehearsals": dict(rehearsals or {}),
     }
     run = Run.create(path, config, split.record(problem), given.skipped)
     return go_on(run, problem, given.truth, backbone=backbone, quiet=quiet)

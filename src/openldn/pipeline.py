@@ -15,7 +15,7 @@ from openldn.inference import reread
 from openldn.job import default_features, go_on, naming, start
 from openldn.maths import count
 from openldn.nets import backbones, pretrained
-from openldn.options import Options, plain
+from openldn.options import Options, Weights, plain
 from openldn.progress import watcher
 from openldn.run import Run
 from openldn.training.stage import System
@@ -49,15 +49,16 @@ def train(
     path = Path(out) if out is not None else _free(Path("runs") / name)
     check_absent(path)
     split_file = None if options.split is None else Path(options.split)
+    rehearsals: Mapping[Weights, float] = {}
     if options.weights == "auto":
 
         def problem(own: Options) -> Problem:
             return reading.read(source, own, split=split_file, watch=watcher(quiet).counted).problem
 
-        options = choose(problem, options, watcher(quiet))
+        options, rehearsals = choose(problem, options, watcher(quiet))
         check(options)
     given = reading.read(source, options, split=split_file, watch=watcher(quiet).counted)
-    return start(given, options, source, path, quiet=quiet)
+    return start(given, options, source, path, rehearsals=rehearsals, quiet=quiet)
 
 
 def resume(path: str | Path, *, quiet: bool = False) -> Run:

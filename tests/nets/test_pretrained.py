@@ -24,7 +24,7 @@ from openldn.errors import OpenLDNWarning, UserError
 from openldn.nets import efficientnet, pretrained
 from openldn.nets.backbones import BACKBONES
 from openldn.nets.efficientnet import EfficientNetLite0
-from openldn.nets.pretrained import LITE0, check_features, fast_inference, find, is_pretrained, present
+from openldn.nets.pretrained import LITE0, fast_inference, find, is_pretrained, present
 
 TINY: dict[str, Any] = {
     "hidden_size": 16,
@@ -412,23 +412,6 @@ def test_without_transformers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     for name in ("facebook/dinov2-small", str(tmp_path)):
         assert "pip install 'openldn[pretrained]'" in refused(name)
     assert find(LITE0).size == 224
-
-
-@pytest.mark.parametrize(
-    ("z", "said"),
-    [
-        (torch.zeros(2, 5, 4), r"gives \(2, 5, 4\) and not features \(n, d\)"),
-        (torch.zeros(2), r"gives \(2,\)"),
-        ((torch.zeros(2, 5),), "gives tuple"),
-        (torch.zeros(2, 5, dtype=torch.long), r"gives \(2, 5\)"),
-        (torch.tensor([[1.0, float("nan")]]), "not finite"),
-        (torch.tensor([[1.0, float("inf")]]), "not finite"),
-    ],
-)
-def test_bad_features(z: Any, said: str) -> None:
-    check_features(torch.zeros(2, 5), "mine")
-    with pytest.raises(UserError, match=f"backbone mine gives .*{said}|backbone mine {said}"):
-        check_features(z, "mine")
 
 
 # ------------------------------------------------------------------------------ EfficientNet-Lite0

@@ -142,18 +142,6 @@ def fast_inference(module: nn.Module) -> nn.Module:
     return made.requires_grad_(False).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-def check_features(z: object, name: str) -> None:
-    """An error unless `z`, a backbone's output on a batch, is a matrix (n, d) of finite numbers."""
-    if not isinstance(z, Tensor) or z.ndim != 2 or not z.is_floating_point():
-        shape = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
-        raise UserError(f"backbone {name} gives {shape} and not features (n, d); choose another --backbone")
-    if not z.isfinite().all():
-        raise UserError(
-            f"backbone {name} gives features that are not finite; its weights are damaged or need another "
-            "precision: try --precision float32, or choose another --backbone"
-        )
-
-
 def images_per_second(module: nn.Module, shape: tuple[int, int, int], seconds: float = 1.0) -> float:
     """Speed of a forward pass on images (c, h, w), 16 at a time: the best of several turns after a first one.
 
