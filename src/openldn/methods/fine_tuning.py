@@ -144,12 +144,12 @@ SELF_LABELLING = Stage(
 SYSTEM = System(
     name="fine-tuned",
     about="metric learning from a pretrained start, whitened clustering, then self-labelling",
-    paper="ours (docs/frozen-features.md)",
+    paper="ours (docs/own-images.md)",
     stages=(METRIC_LEARNING, SELF_LABELLING),
 )
 FIRST_STAGE = System(
     name="metric-learning",
     about="the first stage of `fine-tuned` alone",
-    paper="ours (docs/frozen-features.md)",
+    paper="ours (docs/own-images.md)",
     stages=(replace(METRIC_LEARNING, share=1.0),),
 )

@@ -1,4 +1,4 @@
-"""Whitened clustering of frozen features: docs/frozen-features.md.
+"""Whitened clustering of frozen features: docs/own-images.md.
 
 1. Space: features of unit length, whitened by the within-class covariance of the labelled images. What
    differs within known classes is turned down, and so within novel ones.
@@ -116,6 +116,6 @@ CLUSTERING = Stage(
 SYSTEM = System(
     name="whitened-clustering",
     about="frozen features, whitened by labelled images, Ward's clustering, then a mixture",
-    paper="ours (docs/frozen-features.md)",
+    paper="ours (docs/own-images.md)",
     stages=(CLUSTERING,),
 )
