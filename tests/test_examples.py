@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from openldn import cli, pipeline, systems
+from openldn import cli, job, systems
 from openldn.files import read_tensors
 from openldn.progress import Watcher
 from openldn.run import Run
@@ -36,7 +36,7 @@ def example(*arguments: str, watcher: Watcher | None = None) -> Done:
         patch.setattr(systems, "SYSTEMS", dict(systems.SYSTEMS))
         patch.setattr(sys, "argv", [str(EXAMPLE), *arguments])
         if watcher is not None:
-            patch.setattr(pipeline, "watcher", lambda quiet=False: watcher)
+            patch.setattr(job, "watcher", lambda quiet=False: watcher)
         try:
             runpy.run_path(str(EXAMPLE), run_name="__main__")
         except SystemExit as e:

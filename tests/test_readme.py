@@ -10,14 +10,17 @@ from PIL import Image
 
 import openldn
 import toy
-from openldn import cli
+from openldn import bench_count, cli
 from openldn.data import sources
 
 pytestmark = pytest.mark.filterwarnings("ignore::openldn.errors.OpenLDNWarning")
 README = Path(__file__).parents[1] / "README.md"
 DOWNLOADED = ("cifar", "mnist", "svhn", "imagenet", "--get", "tiny", "pets", "cars", "aircraft", "herbarium")
 SHORT = ["--epochs", "0.3", "--device", "cpu"]
-QUICK_BENCH = ["--images", "100", "--seeds", "1", "--per-image", "2", "--only", "k-means", "--jobs", "1"]
+QUICK_BENCH = {
+    "systems": ["--images", "100", "--seeds", "1", "--per-image", "2", "--only", "k-means", "--jobs", "1"],
+    "count": ["--seeds", "1"],
+}
 
 
 def commands() -> list[str]:
@@ -46,7 +49,7 @@ def words_of(line: str) -> list[str]:
                 del words[at : at + 2]
         words += SHORT + (["--images", "100"] if "digits" in words else [])
     if words[0] == "bench" and "--help" not in words:
-        words += QUICK_BENCH
+        words += QUICK_BENCH[words[1]]
     return words
 
 
@@ -77,6 +80,8 @@ def test_the_shell_block_of_the_readme(tmp_path: Path, monkeypatch: pytest.Monke
     assert {"train", "resume", "predict", "evaluate", "systems"} <= verbs
     prepare(tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench_count, "CASES", {"digits": ((3, 2),)})
+    monkeypatch.setattr(bench_count, "IMAGES", 12)
     for line in found:
         assert exit_code(words_of(line)) == 0, line
     assert openldn.Run.open(tmp_path / "run").finished

@@ -130,8 +130,8 @@ def test_it_continues_from_the_features_and_predictions_of_the_stage_before(
             heads = (network.head.state_dict() for network in (training.network, training.model))
             assert all(torch.equal(a, b) for a, b in zip(*(head.values() for head in heads), strict=True))
 
-    def kept(job: job.Job, network: Classifier, number: int) -> Model:
-        made = model(job, network, number)
+    def kept(*given: Any) -> Model:
+        made = model(*given)
         seen.setdefault("first", made)
         return made
 
