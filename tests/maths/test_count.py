@@ -261,3 +261,19 @@ def test_merging_restores_blobs_that_were_cut() -> None:
     z = torch.from_numpy(5 * np.eye(6)[kinds] + 0.3 * rng.standard_normal((240, 6))).float()
     cut = torch.from_numpy(np.where(kinds < 2, kinds, 2 + 3 * (kinds - 2) + rng.integers(0, 3, 240)))
     assert torch.equal(count.merge(z, cut, 2, 4), torch.from_numpy(kinds))
+
+
+@pytest.mark.parametrize("n_novel", [4, 10])
+def test_classes_that_were_trained_on_are_narrow(n_novel: int) -> None:
+    """Spread would then call for many novel groups; sizes do not."""
+    rng = np.random.default_rng(0)
+    n_known, each = 6, 60
+    y = np.repeat(np.arange(n_known + n_novel), each)
+    centres = rng.normal(0, 3, (n_known + n_novel, 16))
+    spread = np.where(y < n_known, 0.1, 1.0)[:, None]
+    z = torch.from_numpy(centres[y] + spread * rng.normal(0, 1, (len(y), 16))).float()
+    labels = torch.from_numpy(np.where((y < n_known) & (np.arange(len(y)) % 2 == 0), y, -1))
+    made = [count.estimate(z, labels, n_known, seed=0, trained=trained) for trained in (False, True)]
+    assert made[0].n_novel > 1.3 * n_novel
+    assert abs(made[1].n_novel - n_novel) <= 0.2 * n_novel
+    assert made[1].low <= n_novel <= made[1].high
