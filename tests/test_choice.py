@@ -40,6 +40,7 @@ def scored(monkeypatch: pytest.MonkeyPatch, scores: dict[Any, float]) -> list[st
     ("scores", "expected"),
     [
         ((60, 50, 40), "frozen"),
+        ((60, 30, 20), "frozen"),
         ((60, 60.5, 40), "frozen"),
         ((60, 70, 70.5), "fine-tuned"),
         ((60, 50, 70), "scratch"),
@@ -56,7 +57,9 @@ def test_the_best_way_is_taken_and_remembered(
     for _ in range(2):
         made: Any = openldn.train(photos, novel=2, quiet=True, device="cpu")
         assert (made.weights, made.method) == (expected, choice.WAYS[expected])
-    assert asked == [*choice.WAYS] * choice.REHEARSALS
+    close = [way for way in choice.WAYS if by_way[way] > max(scores) - choice.OUT]
+    again = close * (choice.REHEARSALS - 1) if len(close) > 1 else []  # one alone has won
+    assert asked == [*choice.WAYS, *again]
 
 
 def test_every_way_meets_the_same_hidden_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
