@@ -41,7 +41,8 @@ def scored(monkeypatch: pytest.MonkeyPatch, scores: dict[Any, float]) -> list[st
     [
         ((60, 50, 40), "frozen"),
         ((60, 30, 20), "frozen"),
-        ((60, 60.5, 40), "frozen"),
+        ((60, 58.5, 40), "frozen"),
+        ((60, 59.5, 40), "fine-tuned"),
         ((60, 70, 70.5), "fine-tuned"),
         ((60, 50, 70), "scratch"),
         ((60, 65, 70), "scratch"),
@@ -50,7 +51,7 @@ def scored(monkeypatch: pytest.MonkeyPatch, scores: dict[Any, float]) -> list[st
 def test_the_best_way_is_taken_and_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: tuple[float, ...], expected: Any
 ) -> None:
-    """What takes longer has to be clearly ahead."""
+    """From scratch has to be clearly ahead."""
     by_way = dict(zip(choice.WAYS, scores, strict=True))
     photos, asked = folder(tmp_path), scored(monkeypatch, by_way)
     monkeypatch.setattr(pipeline, "start", lambda given, options, *_, **__: options)
