@@ -1,6 +1,6 @@
 """One's own images: what the default chooses, beside all that it could have chosen.
 
-    python benchmarks/folders.py [--data-dir DIR] [--only NAME ...] [--draws 2] [--pictures]
+    python benchmarks/folders.py [--data-dir DIR] [--only NAME ...] [--draws 2] [--first 0]
 
 Each data set becomes a folder of image files, as a user has it: class folders for the known classes, which
 are half of all, with half of their images, and all other images in `unlabelled`. A draw takes other classes,
