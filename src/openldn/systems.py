@@ -65,7 +65,6 @@ SYSTEMS: dict[str, System] = {
         *openldn.SYSTEMS,
         *(method.SYSTEM for method in _METHODS),
         k_means.SEMI_SUPERVISED,
-        fine_tuning.FIRST_STAGE,
     )
 }
 FORMER_NAMES = {"rest-refine": "pu-self-training", "rest": "pu-clustering"}

@@ -271,7 +271,7 @@ def one_step(training: Training, progress: float) -> dict[str, Tensor]:
 IN_USE = {"discover": {"pseudo", "pair", "entropy"}, "cgdl": set[str](), "supervised": set[str]()}
 
 
-@each(lambda name: trains(name) and name not in ("supervised", "cgdl", "fine-tuned", "metric-learning"))
+@each(lambda name: trains(name) and name not in ("supervised", "cgdl", "fine-tuned"))
 def test_unlabelled_images_move_the_network(method: str) -> None:
     """Each loss about unlabelled images has a gradient in the network, and depends on their pixels."""
     for number, stage in enumerate(systems.find(method).stages):

@@ -10,7 +10,6 @@ Early layers stay as they are: they are of use for all images, and most of the t
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -146,10 +145,4 @@ SYSTEM = System(
     about="metric learning from a pretrained start, whitened clustering, then self-labelling",
     paper="ours (docs/own-images.md)",
     stages=(METRIC_LEARNING, SELF_LABELLING),
-)
-FIRST_STAGE = System(
-    name="metric-learning",
-    about="the first stage of `fine-tuned` alone",
-    paper="ours (docs/own-images.md)",
-    stages=(replace(METRIC_LEARNING, share=1.0),),
 )
