@@ -14,7 +14,8 @@ from openldn import job
 from openldn.data.reading import Given
 from openldn.errors import UserError
 from openldn.files import read_tensors, write_tensors
-from openldn.model import Model, Prediction
+from openldn.model import Model
+from openldn.nets.classifier import Prediction
 from openldn.options import Options
 from openldn.run import Run
 
@@ -43,7 +44,7 @@ def test_models_in_mixed_precision_come_back(method: str, tmp_path: Path) -> Non
     run = train(tmp_path / "run", method=method, precision="bfloat16")
     model = Model.load(run.path)
     assert model.network.mixed_precision
-    p = model.probabilities(problem.images)
+    p = model.predict(problem.images).p
     assert p.dtype == torch.float32
     torch.testing.assert_close(p.sum(dim=1), torch.ones(len(p)), atol=1e-4, rtol=0)
     written = [line.split(",")[1] for line in (run.path / "predictions.csv").read_text().splitlines()[1:]]

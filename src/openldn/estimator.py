@@ -24,7 +24,8 @@ from openldn.files import read_json, write_json
 from openldn.inference import load_model
 from openldn.job import go_on, start
 from openldn.maths import metrics
-from openldn.model import Model, Prediction
+from openldn.model import Model
+from openldn.nets.classifier import Prediction
 from openldn.options import DeviceName, Options, Precision, PresetName, Weights
 from openldn.pipeline import check, decided
 from openldn.progress import watcher

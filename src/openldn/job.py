@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import openldn
 from openldn import device, systems
@@ -26,7 +26,7 @@ from openldn.inference import PREDICTIONS, prediction_rows, score
 from openldn.maths import count
 from openldn.model import Model, new_network
 from openldn.nets import pretrained
-from openldn.nets.classifier import Classifier, Remembered, infer, n_features
+from openldn.nets.classifier import Classifier, Prediction, Remembered, infer, n_features
 from openldn.nets.encoder import Custom, Encoder, encoder
 from openldn.options import Options, PresetName, Weights
 from openldn.progress import Watcher, watcher
@@ -291,11 +291,11 @@ class Job:
             assert truth is not None
             return score(self.model(network, number), truth)
 
-        def previous(images: Images) -> Tensor:
+        def previous(images: Images) -> Prediction:
             assert model is not None
             if model.encoder is not None and len(images.shape) == 4:
                 images = model.encoder.features(images)
-            return model.probabilities(images)
+            return model.predict(images)
 
         return loop.train(
             training,

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from openldn import systems
 from openldn.data.image_files import LARGEST, SMALLEST
@@ -18,28 +18,21 @@ from openldn.data.problem import Problem
 from openldn.errors import UserError
 from openldn.files import read_json, read_tensors, write_json, write_tensors
 from openldn.nets import backbones, pretrained
-from openldn.nets.classifier import Classifier, Outputs, Remembered, infer, n_features, statistics
+from openldn.nets.classifier import (
+    Classifier,
+    Outputs,
+    Prediction,
+    Remembered,
+    infer,
+    n_features,
+    statistics,
+)
 from openldn.nets.encoder import NEEDS_ITS_BACKBONE, Encoder, encoder
 from openldn.nets.predictors import Predictor
 from openldn.options import Precision
 from openldn.training.stage import Stage
 
 SURE = 0.5  # below this confidence a prediction is called unsure
-
-
-class Prediction(NamedTuple):
-    """Of n images."""
-
-    p: Tensor  # (n, C) probabilities
-    z: Tensor  # (n, d) features
-
-    @property
-    def ids(self) -> Tensor:
-        return self.p.argmax(dim=1)
-
-    @property
-    def confidence(self) -> Tensor:
-        return self.p.amax(dim=1)
 
 
 @dataclass(repr=False)
@@ -74,10 +67,6 @@ class Model:
             return (self.remembered or partial(infer, self.network))(images)
         parts = [infer(self.network, self.encoder(piece)) for piece in pieces(images)]
         return Outputs(*(torch.cat(same) for same in zip(*(part[:2] for part in parts), strict=True)))
-
-    def probabilities(self, images: Images) -> Tensor:
-        """uint8 (n, c, h, w) -> (n, C)."""
-        return self.predict(images).p
 
     def kind(self, prediction: Prediction) -> list[str]:
         """Known, novel or unsure, for each image."""

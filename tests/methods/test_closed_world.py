@@ -11,7 +11,7 @@ from openldn.data.pixels import Images
 from openldn.errors import OpenLDNWarning
 from openldn.methods import closed_world
 from openldn.methods.closed_world import OnPseudoLabels, most_confident, warn_of_empty_classes
-from openldn.nets.classifier import Outputs, infer
+from openldn.nets.classifier import Outputs, Prediction, infer
 from openldn.training.loop import Training
 
 
@@ -43,9 +43,10 @@ def test_pseudo_labels_are_balanced_and_given_labels_stay() -> None:
     problem, objective = training.problem, second_stage(training)
     c, n = problem.n_classes, len(problem.images)
 
-    def predict(images: Images) -> torch.Tensor:
+    def predict(images: Images) -> Prediction:
         """Image i is of class i mod C."""
-        return F.one_hot(torch.arange(len(images)) % c, c).float()
+        p = F.one_hot(torch.arange(len(images)) % c, c).float()
+        return Prediction(p, p)
 
     objective.begin(training.network, predict)
     labels = training.problem.labels
@@ -62,7 +63,7 @@ def test_pseudo_labels_are_balanced_and_given_labels_stay() -> None:
 def test_pseudo_labels_come_back_with_the_state() -> None:
     one, other = toy.training("openldn-uda"), toy.training("openldn-uda")
     c = one.problem.n_classes
-    second_stage(one).choose(lambda images: F.one_hot(torch.arange(len(images)) % c, c).float())
+    second_stage(one).choose(F.one_hot(torch.arange(len(one.problem.unlabelled)) % c, c).float())
     second_stage(one).n_refreshed = 3
     assert not torch.equal(one.problem.labels, other.problem.labels)
     other.objective.load_state_dict(one.objective.state_dict())
@@ -77,7 +78,9 @@ def test_nothing_novel_predicted_is_a_warning_not_a_crash() -> None:
         network.head.weight.zero_()  # type: ignore[operator, union-attr]
         network.head.bias.copy_(torch.tensor([9.0] + [0.0] * (problem.n_classes - 1)))  # type: ignore[union-attr, operator]
     with pytest.warns(OpenLDNWarning, match="no image was predicted to be novel"):
-        training.begin(lambda images: infer(network, images).logits.softmax(dim=1))
+        training.begin(
+            lambda images: Prediction(infer(network, images).logits.softmax(dim=1), torch.empty(0))
+        )
     losses = training.objective.losses(network, network, toy.batch(training), 0.0)
     assert all(torch.isfinite(loss) for loss in losses.values())
 

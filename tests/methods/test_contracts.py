@@ -7,7 +7,6 @@ of pytest-xdist share them.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,13 @@ from torch import Tensor
 
 import toy
 from openldn import job, systems
-from openldn.data.pixels import Images
+from openldn.data.pixels import Part
 from openldn.data.problem import Problem, Truth
 from openldn.data.reading import Given
 from openldn.files import read_tensors
 from openldn.methods.closed_world import OnPseudoLabels
 from openldn.model import Model
-from openldn.nets.classifier import Classifier, infer
+from openldn.nets.classifier import infer
 from openldn.nets.predictors import RejectAndCluster
 from openldn.options import Options
 from openldn.progress import Watcher
@@ -236,8 +235,8 @@ def test_state_survives_the_round_trip(method: str, tmp_path: Path) -> None:
         if trained.refreshes:
             trained.objective.refresh(trained.model, 0.5)
         if isinstance(trained.objective, OnPseudoLabels):
-            predict = partial(probabilities, trained.model)
-            trained.objective.choose(predict)
+            images = Part(trained.objective.original.images, trained.objective.original.unlabelled)
+            trained.objective.choose(infer(trained.model, images).logits.softmax(dim=1))
         run.save_state("state", trained.state_dict())
         loaded = run.load_state("state")
         assert loaded is not None
@@ -248,10 +247,6 @@ def test_state_survives_the_round_trip(method: str, tmp_path: Path) -> None:
         assert one[1] == two[1]
         assert torch.equal(trained.problem.labels, fresh.problem.labels)
         assert equal(one_step(trained, 0.75), one_step(fresh, 0.75))
-
-
-def probabilities(network: Classifier, images: Images) -> Tensor:
-    return infer(network, images).logits.softmax(dim=1)
 
 
 def one_step(training: Training, progress: float) -> dict[str, Tensor]:
@@ -331,7 +326,7 @@ def test_the_model_comes_back(method: str, runs: Callable[[str], Runs]) -> None:
     """With heads and predictors of its own; its labels are those that the run wrote."""
     (problem, _), run = toy.split(noise=8.0), runs(method).solved
     model = Model.load(run.path)
-    p = model.probabilities(problem.images)
+    p = model.predict(problem.images).p
     assert p.shape == (len(problem.images), problem.n_classes)
     assert p.min() >= 0
     torch.testing.assert_close(p.sum(dim=1), torch.ones(len(p)), atol=1e-4, rtol=0)

@@ -13,7 +13,7 @@ import toy
 from openldn.data.pixels import Part
 from openldn.maths import count
 from openldn.nets import classifier
-from openldn.nets.classifier import Classifier, Outputs, Remembered, infer
+from openldn.nets.classifier import Classifier, Outputs, Prediction, Remembered, infer
 from openldn.nets.efficientnet import EfficientNetLite0
 from openldn.nets.heads import Linear
 from openldn.options import Options
@@ -102,9 +102,11 @@ def test_sure_images_join_the_labelled_ones() -> None:
     generator = torch.Generator().manual_seed(0)
     p = (4 * torch.randn(len(unlabelled), n, generator=generator)).softmax(dim=1)
 
-    def previous(images: Part) -> Tensor:
-        assert torch.equal(images.rows, unlabelled)
-        return p
+    z = torch.randn(len(problem.images), training.network.head.weight.shape[1], generator=generator)
+
+    def previous(images: Part) -> Prediction:
+        """Of the unlabelled images, then of all that have labels now."""
+        return Prediction(p if torch.equal(images.rows, unlabelled) else p[:0], z[images.rows])
 
     training.begin(previous)  # type: ignore[arg-type]
     made = training.problem.labels
@@ -112,6 +114,9 @@ def test_sure_images_join_the_labelled_ones() -> None:
     for row, own in zip(unlabelled.tolist(), p.tolist(), strict=True):
         assert made[row] == (own.index(max(own)) if max(own) >= 0.6 else -1)
     assert {-1, n - 1} < {*made.tolist()}
+    for k, prototype in enumerate(F.normalize(training.network.head.weight.detach(), dim=1)):
+        mean = sum(F.normalize(z[i], dim=0) for i in range(len(z)) if made[i] == k)
+        torch.testing.assert_close(prototype, F.normalize(mean, dim=0))
 
     again = toy.training("fine-tuned", 1, sure=0.6)
     again.load_state_dict(training.state_dict())
@@ -120,12 +125,33 @@ def test_sure_images_join_the_labelled_ones() -> None:
 
 def test_a_class_without_images_keeps_a_prototype() -> None:
     training = toy.training("fine-tuned", 1)
-    training.begin(lambda images: F.one_hot(torch.zeros(len(images), dtype=torch.int64), 6).float())
+    d = training.network.head.weight.shape[1]
+    first = F.one_hot(torch.zeros(len(training.problem.images), dtype=torch.int64), 6).float()
+    training.begin(lambda images: Prediction(first[: len(images)], torch.ones(len(images), d)))
     norms = training.network.head.weight.norm(dim=1)
     torch.testing.assert_close(norms.detach(), torch.ones(6))
 
 
 # ---------------------------------------------------------------------------------- inference, counting
+
+
+def test_batch_norm_is_folded_for_inference_alone() -> None:
+    network = lite0()
+    for m in network.modules():
+        if isinstance(m, nn.BatchNorm2d):  # as after training: none of these is trivial
+            nn.init.uniform_(m.weight, 0.5, 1.5)
+            nn.init.normal_(m.bias, std=0.1)
+            nn.init.normal_(m.running_mean, std=0.1)
+            nn.init.uniform_(m.running_var, 0.5, 1.5)
+    body, images = network.backbone, torch.randint(0, 256, (3, 3, 64, 64), dtype=torch.uint8)
+    found = infer(network, images)
+    assert network.backbone is body
+    assert network.training
+    network.eval()
+    with torch.no_grad():
+        z, logits = network(images.float() / 255)
+    torch.testing.assert_close(found.z, z, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found.logits, logits, rtol=1e-4, atol=1e-4)
 
 
 def test_outputs_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

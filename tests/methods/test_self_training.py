@@ -119,7 +119,7 @@ def test_it_continues_from_the_features_and_predictions_of_the_stage_before(
         begin(objective, network, previous)
         assert previous is not None
         images = objective.problem.images[objective.problem.unlabelled]
-        assert torch.equal(previous(images), seen["first"].predict(images).p)
+        assert torch.equal(previous(images).p, seen["first"].predict(images).p)
 
     def started(training: Training, previous: Predict | None) -> None:
         """After it, the network and its average have these backbones, and the same head."""

@@ -95,7 +95,7 @@ class OnPseudoLabels(ClosedWorld):
     def begin(self, network: Classifier, previous: Predict | None) -> None:
         """The first pseudo-labels come from the stage before."""
         if previous is not None:
-            self.choose(previous)
+            self.choose(previous(self._unlabelled()).p)
 
     def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:
         return self.method.losses(network, average, batch, progress)
@@ -104,16 +104,18 @@ class OnPseudoLabels(ClosedWorld):
         """New pseudo-labels, if images have their full size and `ready` says so."""
         size = self.problem.images.shape[-1]
         if average.training_size in (None, size) and self.ready(average):
-            self.choose(lambda images: infer(average, images).logits.softmax(dim=1))
+            self.choose(infer(average, self._unlabelled()).logits.softmax(dim=1))
             self.n_refreshed += 1
 
-    def choose(self, predict: Predict) -> None:
-        """S̃_L and S̃_U from predictions on all originally unlabelled images."""
+    def choose(self, p: Tensor) -> None:
+        """S̃_L and S̃_U from probabilities of all originally unlabelled images."""
         unlabelled = self.original.unlabelled
-        p = predict(Part(self.original.images, unlabelled))
         rows, labels = most_confident(p, self.original.n_known, self.per_class)
         warn_of_empty_classes(labels, self.original.n_known, self.original.class_names())
         self._promote(torch.stack([unlabelled[rows], labels]))
+
+    def _unlabelled(self) -> Part:
+        return Part(self.original.images, self.original.unlabelled)
 
     def ready(self, average: Classifier) -> bool:
         """Whether the averaged network gets at least half of the labels right in each class.

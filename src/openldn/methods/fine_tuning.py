@@ -84,7 +84,9 @@ class MetricLearning(Objective):
         """Prototypes start as the mean features of their classes."""
         problem, head = self.problem, network.head
         assert isinstance(head, Cosine)
-        z = F.normalize(infer(network, Part(problem.images, problem.labelled)).z, dim=1)
+        images = Part(problem.images, problem.labelled)
+        # The stage before has left the same backbone, and remembers its features.
+        z = F.normalize((infer(network, images) if previous is None else previous(images)).z, dim=1)
         y = problem.labels[problem.labelled]
         sums = torch.zeros(head.out_features, z.shape[1]).index_add_(0, y, z)
         seen = torch.bincount(y, minlength=head.out_features) > 0
@@ -106,9 +108,9 @@ class SelfLabelling(MetricLearning):
     def begin(self, network: Classifier, previous: Predict | None) -> None:
         if previous is not None:
             rows = self.problem.unlabelled
-            confidence, ids = previous(Part(self.problem.images, rows)).max(dim=1)
-            sure = confidence >= self.settings.sure
-            self.problem = self.problem.promote(rows[sure], ids[sure])
+            found = previous(Part(self.problem.images, rows))
+            sure = found.confidence >= self.settings.sure
+            self.problem = self.problem.promote(rows[sure], found.ids[sure])
         super().begin(network, previous)
 
     def get_extra_state(self) -> dict[str, Any]:

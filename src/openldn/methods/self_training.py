@@ -88,7 +88,7 @@ class SelfTraining(Objective):
         labelled, unlabelled = (Part(problem.images, rows) for rows in (problem.labelled, problem.unlabelled))
         z = torch.cat([infer(network, images).z for images in (labelled, unlabelled)])
         y = F.one_hot(problem.labels[problem.labelled], problem.n_classes)
-        log_p = previous(unlabelled).clamp_min(1e-8).log()
+        log_p = previous(unlabelled).p.clamp_min(1e-8).log()
         q = (log_p + prior_correction(log_p, problem.class_prior(), rounds=50)).softmax(dim=1)
         assert isinstance(network.head, Linear)
         fit_head(network.head, z, torch.cat([y, q]))

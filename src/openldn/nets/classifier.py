@@ -12,6 +12,7 @@ from openldn.data.pixels import Images, Part, pieces
 from openldn.errors import UserError
 from openldn.maths.torch_private import BatchNorm, in_forward_mode
 from openldn.nets.cost import Passes, backward_cost
+from openldn.nets.efficientnet import EfficientNetLite0, folded
 from openldn.nets.heads import Head, Linear
 
 
@@ -33,7 +34,22 @@ class Outputs(NamedTuple):
     early: Tensor | None = None
 
 
-Predict = Callable[[Images], Tensor]  # images -> class probabilities (n, C)
+class Prediction(NamedTuple):
+    """Of n images."""
+
+    p: Tensor  # (n, C) probabilities
+    z: Tensor  # (n, d) features
+
+    @property
+    def ids(self) -> Tensor:
+        return self.p.argmax(dim=1)
+
+    @property
+    def confidence(self) -> Tensor:
+        return self.p.amax(dim=1)
+
+
+Predict = Callable[[Images], Prediction]
 
 
 class Classifier(nn.Module):
@@ -155,7 +171,7 @@ def infer(network: nn.Module, images: Images) -> Outputs:
     device = next(network.parameters()).device
     flip_tta = getattr(network, "flip_tta", False)
     parts = list[tuple[Tensor, ...]]()
-    with evaluating(network), _early_features(network) as early:
+    with evaluating(network), _batch_norm_folded(network), _early_features(network) as early:
         for piece in pieces(images, 2**21):
             x = piece.to(device)
             if x.ndim == 3:
@@ -189,6 +205,20 @@ class Remembered:
             return self._outputs
         z, logits, early = self._outputs
         return Outputs(z[rows], logits[rows], None if early is None else early[rows])
+
+
+@contextmanager
+def _batch_norm_folded(network: nn.Module) -> Iterator[None]:
+    """EfficientNet-Lite0 with BatchNorm folded into its convolutions, which is about 1.2 times as fast."""
+    backbone = getattr(network, "backbone", None)
+    if not isinstance(backbone, EfficientNetLite0):
+        yield
+        return
+    network.backbone = folded(backbone)
+    try:
+        yield
+    finally:
+        network.backbone = backbone
 
 
 @contextmanager
