@@ -155,6 +155,7 @@ def measured(name: str, draw: int, data_dir: str | None, path: Path) -> dict[str
                 "seconds": seconds,
                 "weights": config["weights"],
                 "n_novel": len(json.loads(classes.read_text())["novel"]),
+                "rehearsals": config["rehearsals"],
             }
         file.write_text(json.dumps(found))
     return found
