@@ -30,6 +30,7 @@ from rich.table import Table
 
 import openldn
 from openldn.data import sources
+from openldn.data.sources import class_folders
 
 WAYS = ("frozen", "fine-tuned", "scratch")
 
@@ -97,31 +98,23 @@ def write(name: str, draw: int, data_dir: str | None, path: Path) -> None:
 
 def read(data: str, data_dir: Path) -> tuple[NDArray[np.int64], Callable[[int, Path], str]]:
     """The label of each image, and a function that writes an image and returns its ending."""
-    if data in ("cub", "stanford-cars"):
-        root = data_dir / data / "train"
-        classes = sorted(path for path in root.iterdir() if path.is_dir())
-        found = [(k, file) for k, path in enumerate(classes) for file in sorted(path.iterdir())]
-        labels, files = np.array([k for k, _ in found]), [str(file) for _, file in found]
-    else:
-        listing = sources.read_named(data, data_dir).train
-        labels, files = listing.labels, listing.files
-        if files is None:
-            pixels = listing.pixels
+    in_class_folders = data in ("cub", "stanford-cars")
+    benchmark = (
+        class_folders.read(data, data_dir / data) if in_class_folders else sources.read_named(data, data_dir)
+    )
+    listing, files = benchmark.train, benchmark.train.files
 
-            def save_pixels(i: int, path: Path) -> str:
-                [image] = pixels[np.array([i])]
-                image = image.permute(1, 2, 0).numpy()
-                Image.fromarray(image[..., 0] if image.shape[2] == 1 else image).save(f"{path}.png")
-                return ".png"
+    def save(i: int, path: Path) -> str:
+        if files is not None:
+            ending = Path(files[i]).suffix
+            shutil.copyfile(files[i], f"{path}{ending}")
+            return ending
+        [image] = listing.pixels[np.array([i])]
+        image = image.permute(1, 2, 0).numpy()
+        Image.fromarray(image[..., 0] if image.shape[2] == 1 else image).save(f"{path}.png")
+        return ".png"
 
-            return labels, save_pixels
-
-    def save_file(i: int, path: Path) -> str:
-        ending = Path(files[i]).suffix
-        shutil.copyfile(files[i], f"{path}{ending}")
-        return ending
-
-    return labels, save_file
+    return listing.labels, save
 
 
 # --------------------------------------------------------------------------------------- measurements

@@ -33,7 +33,8 @@ from openldn import Options, inference, job
 from openldn.data import sources, store
 from openldn.data.benchmark import Benchmark
 from openldn.data.features import MeanOverViews
-from openldn.data.pixels import Listing, Part
+from openldn.data.pixels import Part
+from openldn.data.sources import class_folders
 from openldn.device import pick
 from openldn.maths import metrics
 from openldn.maths.principal import principal_axes
@@ -78,28 +79,10 @@ def main() -> None:
 # ----------------------------------------------------------------------------------------- the data sets
 
 
-def class_folders(name: str) -> Callable[[Path], Benchmark]:
-    """The reader of DIR/name/{train,test}/CLASS/*."""
-
-    def read(data_dir: Path) -> Benchmark:
-        root = data_dir / name
-        classes = sorted(path.name for path in (root / "train").iterdir() if path.is_dir())
-
-        def listing(part: str) -> Listing:
-            files = [(k, f) for k, c in enumerate(classes) for f in sorted((root / part / c).iterdir())]
-            names = tuple(str(file.relative_to(root)) for _, file in files)
-            labels = np.array([k for k, _ in files], np.int64)
-            return Listing(names, labels, tuple(str(file) for _, file in files), str(root))
-
-        return Benchmark(name, listing("train"), listing("test"), tuple(classes), SIZE)
-
-    return read
-
-
 SETS: dict[str, Callable[[Path], Benchmark]] = {
     "pets": lambda data_dir: sources.read_named("oxford-pets", data_dir),
-    "cub": class_folders("cub"),
-    "cars": class_folders("stanford-cars"),
+    "cub": lambda data_dir: class_folders.read("cub", data_dir / "cub"),
+    "cars": lambda data_dir: class_folders.read("stanford-cars", data_dir / "stanford-cars"),
     "cifar100": lambda data_dir: sources.read_named("cifar100", data_dir),
 }
 

@@ -80,7 +80,7 @@ def test_bad_input(tmp_path: Path) -> None:
     for given, said in (
         ({"only": ("mnist",)}, "choose from digits"),
         ({"seeds": 0}, "at least 1"),
-        ({"only": ("none",)}, "put a folder of training images"),
+        ({"only": ("none",)}, "put a folder for each class"),
     ):
         with pytest.raises(UserError, match=said):
             run(tmp_path, **given)  # type: ignore[arg-type]

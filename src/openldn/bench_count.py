@@ -18,7 +18,8 @@ from rich.table import Table
 
 from openldn import device
 from openldn.data import sources, store
-from openldn.data.pixels import Images, Listing, Part
+from openldn.data.pixels import Images, Part
+from openldn.data.sources import class_folders
 from openldn.errors import UserError
 from openldn.files import read_json, write_json
 from openldn.job import default_features
@@ -115,9 +116,9 @@ def _opened(name: str, data_dir: str | None) -> tuple[NDArray[np.int64], Images,
     """Labels and images of the training set, and whether these may be flipped."""
     if name in sources.NAMED:
         benchmark = sources.read_named(name, data_dir)
-        listing, flip = benchmark.train, benchmark.flip
-    else:  # class folders
-        listing, flip = _class_folders(sources.home(data_dir) / name / "train"), True
+    else:
+        benchmark = class_folders.read(name, sources.home(data_dir) / name)
+    listing, flip = benchmark.train, benchmark.flip
     if listing.files is None:
         return listing.labels, listing.pixels, flip
     root, watch = f"{listing.root}/{name}", watcher(False).counted
@@ -125,15 +126,6 @@ def _opened(name: str, data_dir: str | None) -> tuple[NDArray[np.int64], Images,
     if skipped:
         raise UserError(f"an image of {name} cannot be read ({skipped[0]}); get the data set again")
     return listing.labels, images, flip
-
-
-def _class_folders(place: Path) -> Listing:
-    if not place.is_dir():
-        raise UserError(f"there is no folder {place}; put a folder of training images of each class there")
-    classes = sorted(path for path in place.iterdir() if path.is_dir())
-    found = [(k, str(file)) for k, path in enumerate(classes) for file in sorted(path.iterdir())]
-    files = tuple(file for _, file in found)
-    return Listing(files, np.array([k for k, _ in found], np.int64), files, str(place))
 
 
 def relative_error(estimate: float, true: int) -> float:

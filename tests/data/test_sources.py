@@ -22,7 +22,7 @@ from scipy.io import loadmat, savemat
 
 from openldn.data import sources
 from openldn.data.benchmark import Benchmark
-from openldn.data.sources import imagenet100, matlab, pickled
+from openldn.data.sources import class_folders, imagenet100, matlab, pickled
 from openldn.errors import UserError
 
 Pixels = NDArray[np.uint8]
@@ -647,6 +647,24 @@ def test_a_class_folder_that_is_missing_or_empty(form: str, tmp_path: Path) -> N
     assert str(folder) in refusal(form, tmp_path)
     folder.rmdir()
     assert str(written.train[0][1]) in refusal(form, tmp_path)
+
+
+def test_class_folders_of_training_and_test_images(tmp_path: Path) -> None:
+    for part, images in (("train", ("b/2.jpg", "a/1.jpg", "b/1.png")), ("test", ("a/9.jpg", "b/9.jpg"))):
+        for image in images:
+            put(tmp_path / part / image)
+    put(tmp_path / "train" / "b" / "notes.txt")
+    found = class_folders.read("birds", tmp_path)
+    assert found.classes == ("a", "b")
+    assert found.train.names == ("train/a/1.jpg", "train/b/1.png", "train/b/2.jpg")
+    assert found.train.labels.tolist() == [0, 1, 1]
+    assert found.test.names == ("test/a/9.jpg", "test/b/9.jpg")
+    shutil.rmtree(tmp_path / "test" / "a")
+    with pytest.raises(UserError, match="a is missing or holds no image; put a folder for each class"):
+        class_folders.read("birds", tmp_path)
+    shutil.rmtree(tmp_path / "test")
+    with pytest.raises(UserError, match=r"there is no folder .*test; put a folder for each class"):
+        class_folders.read("birds", tmp_path)
 
 
 def test_an_image_that_is_named_twice(tmp_path: Path) -> None:

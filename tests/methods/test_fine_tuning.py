@@ -1,17 +1,20 @@
 """Fine-tuning: metric learning from labels, then from clusters."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import openldn
 import toy
 from openldn.data.pixels import Part
 from openldn.maths import count
+from openldn.methods.fine_tuning import SelfLabelling
 from openldn.nets import classifier
 from openldn.nets.classifier import Classifier, Outputs, Prediction, Remembered, infer
 from openldn.nets.efficientnet import EfficientNetLite0
@@ -202,3 +205,33 @@ def test_classes_are_counted_by_what_was_learned(tmp_path: Path, monkeypatch: py
     assert (run.path / "count.json").exists()
     assert openldn.load(run.path).model_.network.head.out_features == 3 + n_novel
     assert z.shape == (72, 1280)
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.filterwarnings("ignore::openldn.errors.OpenLDNWarning")
+def test_resumed_with_an_estimated_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped in the second stage, it neither counts again nor ends otherwise."""
+    toy.write_folder(tmp_path / "photos", n_classes=6, n_known=3)
+    options = Options(
+        method="fine-tuned", epochs=1.0, device="cpu", settings={"batch": 8, "least_images": 32}, save_every=0
+    )
+    whole = openldn.train(tmp_path / "photos", options, out=tmp_path / "whole", quiet=True)
+    steps, losses = list[float](), SelfLabelling.losses
+
+    def stopped(self: SelfLabelling, *args: Any) -> Any:
+        steps.append(args[-1])
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        return losses(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SelfLabelling, "losses", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            openldn.train(tmp_path / "photos", options, out=tmp_path / "stopped", quiet=True)
+    counted = (tmp_path / "stopped" / "count.json").read_text()
+    monkeypatch.setattr(count, "estimate", None)
+    resumed = openldn.resume(tmp_path / "stopped", quiet=True)
+    assert (resumed.path / "count.json").read_text() == counted
+    one, two = (load_file(run.path / "model.safetensors") for run in (whole, resumed))
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
