@@ -114,9 +114,10 @@ class _Frozen:
         self.source, self.flip, self.device = source, flip, on
         self.dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
         self.network = fast_inference(source.module()).to(on, self.dtype).eval()
-        self.mean, self.std = (
+        mean, std = (
             torch.tensor(values, device=on).view(1, -1, 1, 1) for values in (source.mean, source.std)
         )
+        self.scale, self.shift = 1 / (255 * std), -mean / std  # of bytes
         self.batch = device.inference_batch(on)
         channels = len(source.mean)
         try:
@@ -148,7 +149,7 @@ class _Frozen:
             x = F.interpolate(x, (size, size), mode="bilinear", antialias=True)
         if x.shape[1] == 1:
             x = x.expand(-1, len(self.source.mean), -1, -1)
-        x = (x / 255 - self.mean) / self.std
+        x = (x * self.scale).add_(self.shift)
         views = (x, x.flip(3)) if self.flip else (x,)
         z = torch.stack([self._features(view) for view in views], dim=1).float().cpu()
         if not z.half().isfinite().all():  # as they are stored
