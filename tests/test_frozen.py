@@ -327,3 +327,39 @@ def test_a_pretrained_network_goes_on_learning(done: Done, tmp_path: Path) -> No
     openldn.predict(run, done.folder / "unlabelled", tmp_path / "again.csv")
     again = [row["label"] for row in rows(tmp_path / "again.csv")]
     assert again == [row["label"] for row in rows(run.path / "predictions.csv")]
+
+
+@pytest.mark.parametrize("method", ["openldn-uda", "pu-self-training", "simgcd"])
+def test_any_system_can_start_from_pretrained_weights(done: Done, tmp_path: Path, method: str) -> None:
+    run = openldn.train(
+        done.folder,
+        method=method,
+        weights="fine-tuned",
+        novel=2,
+        epochs=0.2,
+        batch=8,
+        frozen_share=0.8,
+        resolution=0.3,
+        out=tmp_path / "run",
+        **CPU,
+    )
+    assert all(own["frozen_share"] == 0.8 for own in run.config["settings"].values())
+    before = dict(pretrained.find(pretrained.LITE0).module().named_parameters())
+    after = dict(openldn.load(run.path).model_.network.backbone.named_parameters())
+    same = [torch.equal(t, after[name]) for name, t in before.items()]
+    frozen = round(0.8 * len(same))
+    assert all(same[:frozen])
+    assert not all(same[frozen:])
+    openldn.predict(run, done.folder / "unlabelled", tmp_path / "again.csv")
+    again = [row["label"] for row in rows(tmp_path / "again.csv")]
+    assert again == [row["label"] for row in rows(run.path / "predictions.csv")]
+
+
+def test_only_a_pretrained_start_has_its_settings() -> None:
+    with pytest.raises(UserError, match="orca has no setting 'frozen_share'"):
+        pipeline.check(Options(method="orca", settings={"frozen_share": 0.5}))
+    system = pipeline.check(
+        Options(method="orca", weights="fine-tuned", settings={"orca.frozen_share": 0.5, "margin": 0.7})
+    )
+    own = system.settings(Options(method="orca", settings={"orca.frozen_share": 0.5, "margin": 0.7}))["orca"]
+    assert (own.frozen_share, own.margin, own.backbone_lr) == (0.5, 0.7, 0.1)  # type: ignore[attr-defined]

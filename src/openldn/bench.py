@@ -319,7 +319,7 @@ def _check_the_same(out: Path, name: str, data: str, chosen: Options) -> None:
     if not (out / name).exists():
         return
     run = Run.open(out / name)
-    decided = job.decide(chosen, systems.find(chosen.method))
+    decided = job.decide(chosen, systems.chosen(chosen))
     same = all(run.config.get(key) == value for key, value in decided.items())
     if not same or (run.options, run.config["data"].get("name")) != (chosen, data):
         raise UserError(

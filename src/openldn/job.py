@@ -86,7 +86,7 @@ def start(
     if backbone is not None:
         _, channels, size, _ = problem.images.shape
         n_features(backbone, channels, size)  # an error if it cannot be used
-    system = systems.find(options.method)
+    system = systems.chosen(options)
     frozen = new_encoder(options, system, problem, on, backbone)
     config = {
         "openldn": openldn.__version__,
@@ -190,7 +190,7 @@ class Job:
     ) -> "Job":
         """The job that a run's configuration describes."""
         options = run.options
-        system = systems.find(options.method)
+        system = systems.chosen(options)
         recorded = run.config["settings"]
         try:
             settings = {stage.name: stage.settings(**recorded[stage.name]) for stage in system.stages}

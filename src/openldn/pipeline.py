@@ -80,7 +80,7 @@ def resume(path: str | Path, *, quiet: bool = False) -> Run:
 def check(options: Options) -> System:
     """The system, or an error if an option cannot be used, before anything is read or written."""
     options.check()
-    system = systems.find(options.method)
+    system = systems.chosen(options)
     system.settings(options)
     if options.epochs is not None and not system.trained:
         raise UserError(f"{system.name} trains nothing; leave out --epochs")

@@ -35,6 +35,7 @@ from openldn.methods import (
     whitened_clustering,
 )
 from openldn.methods.closed_world import followed_by
+from openldn.options import Options
 from openldn.training.stage import Stage, System
 
 CLOSED_WORLD: dict[str, Stage] = {
@@ -91,6 +92,12 @@ def load_plugins() -> None:
 
 
 DEFAULT = "openldn-uda"
+
+
+def chosen(options: Options) -> System:
+    """The system that options name; with `weights="fine-tuned"`, as it starts from pretrained weights."""
+    system = find(options.method)
+    return system.from_pretrained() if options.weights == "fine-tuned" else system
 
 
 def find(name: str | None) -> System:

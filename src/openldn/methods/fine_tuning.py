@@ -17,17 +17,15 @@ import torch.nn.functional as F
 
 from openldn.data.batches import Batch
 from openldn.data.pixels import Part
-from openldn.data.problem import Problem
 from openldn.methods.whitened_clustering import WhitenedClustering
 from openldn.nets.classifier import Classifier, Predict, infer
 from openldn.nets.heads import Cosine
-from openldn.training import settings
 from openldn.training.schedules import Composition
-from openldn.training.settings import OptimiserName
+from openldn.training.settings import OptimiserName, PretrainedSettings
 from openldn.training.stage import Losses, Objective, Stage, System
 
 
-class Settings(settings.Settings):
+class Settings(PretrainedSettings):
     """Of metric learning."""
 
     paper: ClassVar[Mapping[str, Any]] = {}
@@ -41,18 +39,10 @@ class Settings(settings.Settings):
     """Images per step."""
     lr: float = 3e-3
     """Peak learning rate of the prototypes."""
-    backbone_lr: float = 0.1
-    """Learning rate of the last layer of the backbone, in units of the prototypes'."""
-    early_lr: float = 0.1
-    """The same of the first layer; in between it changes geometrically."""
-    frozen_share: float = 0.3
-    """Share of the backbone's layers, from the first, that stay as they are."""
     temperature: float = 0.06
     """Of the softmax over cosines with prototypes."""
     smoothing: float = 0.1
     """Label smoothing."""
-    resolution: float = 0.65
-    """Training images are downsized to this share of the input size of the network, in multiples of 32."""
     optimiser: OptimiserName = "adam"
 
 
@@ -71,10 +61,6 @@ class MetricLearning(Objective):
     """Cross-entropy of labelled images, by cosine similarities to prototypes."""
 
     settings: Settings
-
-    def __init__(self, problem: Problem, network: Classifier, settings: Settings):
-        super().__init__(problem, network, settings)
-        network.freeze_first(settings.frozen_share, problem.images.shape[3])
 
     def composition(self) -> Composition:
         batch = self.settings.batch

@@ -26,7 +26,7 @@ from openldn.run import Run
 from openldn.training.moving_average import MovingAverage
 from openldn.training.optimisers import discriminative_rates, optimiser
 from openldn.training.schedules import downsized, learning_rate, progressive_size
-from openldn.training.settings import Settings
+from openldn.training.settings import PretrainedSettings, Settings
 from openldn.training.stage import Objective, Stage
 
 Evaluation = dict[str, Any]
@@ -76,11 +76,12 @@ class Training:
     def __init__(self, stage: Stage, problem: Problem, network: Classifier, settings: Settings):
         assert stage.objective is not None
         self.stage, self.network, self.settings = stage, network, settings
+        slower = None
+        if isinstance(settings, PretrainedSettings):
+            network.freeze_first(settings.frozen_share, problem.images.shape[3])
+            slower = discriminative_rates(network.backbone, settings.backbone_lr, settings.early_lr)
         self.objective: Objective = stage.objective(problem, network, settings)
         self.objective.to(next(network.parameters()).device)
-        slower = None
-        if (last := getattr(settings, "backbone_lr", None)) is not None:
-            slower = discriminative_rates(network.backbone, last, settings.early_lr)  # type: ignore[attr-defined]
         self.optimiser = optimiser(settings.optimiser, nn.ModuleList([network, self.objective]), slower)
         self.average = MovingAverage(network) if self.objective.averaged else None
         self.composition = self.objective.composition()
@@ -126,11 +127,11 @@ class Training:
     @contextmanager
     def downsized(self) -> Iterator[None]:
         """Within, images are downsized by `settings.resolution`, where a stage has that."""
-        resolution = getattr(self.settings, "resolution", None)
-        if resolution is None:
+        if not isinstance(self.settings, PretrainedSettings):
             yield
             return
-        size = downsized(self.network.input_size or self.problem.images.shape[-1], resolution)
+        size = self.network.input_size or self.problem.images.shape[-1]
+        size = downsized(size, self.settings.resolution)
         self.network.training_size = self.model.training_size = size
         try:
             yield

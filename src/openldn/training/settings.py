@@ -132,6 +132,19 @@ LIMITS: dict[str, tuple[float, float]] = {
 }
 
 
+class PretrainedSettings(Settings):
+    """What a stage has besides if its network starts from pretrained weights."""
+
+    backbone_lr: float = 0.1
+    """Learning rate of the last layer of the backbone, in units of the head's."""
+    early_lr: float = 0.1
+    """The same of the first layer; in between it changes geometrically."""
+    frozen_share: float = 0.3
+    """Share of the backbone's layers, from the first, that stay as they are."""
+    resolution: float = 0.65
+    """Training images are downsized to this share of the input size of the network, in multiples of 32."""
+
+
 def combined(*bases: type[Settings]) -> type[Settings]:
     """Settings with the fields of several classes; the first one's values count."""
     return type("CombinedSettings", bases, {})

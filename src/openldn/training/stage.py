@@ -14,7 +14,7 @@ from openldn.nets.heads import HeadBuilder, Linear
 from openldn.nets.predictors import Argmax, Predictor
 from openldn.options import Options, PresetName, Weights
 from openldn.training.schedules import Composition, proportional
-from openldn.training.settings import Hyperparameters, Settings
+from openldn.training.settings import Hyperparameters, PretrainedSettings, Settings, combined
 
 LENGTH: dict[PresetName, tuple[float, int]] = {"fast": (16.0, 90_000), "paper": (200.0, 0)}
 """Epochs and the least number of images of a whole system, of which each stage has its share."""
@@ -150,6 +150,16 @@ class System:
         if all(stage.frozen for stage in self.stages):
             return "frozen"
         return "fine-tuned" if any(stage.frozen or stage.pretrained for stage in self.stages) else "scratch"
+
+    def from_pretrained(self) -> "System":
+        """The same, but networks start from pretrained weights, with settings for that."""
+        stages = (
+            replace(stage, settings=combined(stage.settings, PretrainedSettings), pretrained=True)
+            if issubclass(stage.settings, Settings) and stage.backbone is None and not stage.frozen
+            else stage
+            for stage in self.stages
+        )
+        return self if self.weights == "fine-tuned" else replace(self, stages=tuple(stages))
 
     @property
     def needs_images(self) -> bool:
