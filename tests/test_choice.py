@@ -9,7 +9,7 @@ import openldn
 import toy
 from openldn import choice, pipeline, systems
 from openldn.data.problem import Problem
-from openldn.errors import UserError
+from openldn.errors import Diverged, UserError
 from openldn.options import Options
 from openldn.progress import Watcher
 
@@ -95,6 +95,65 @@ def test_all_ways_are_rehearsed_for_real(tmp_path: Path, monkeypatch: pytest.Mon
     for way in choice.WAYS:
         assert f"{way} " in line
     assert "--weights overrules" in line
+
+
+def test_a_way_that_was_left_out_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later rehearsals, which it does not see, may be harder."""
+    scores = {"frozen": [80.0, 40.0], "fine-tuned": [78.0, 42.0], "scratch": [64.0]}
+
+    def rehearsed(way: str, *_: Any) -> float:
+        return scores[way].pop(0)
+
+    monkeypatch.setattr(choice, "rehearsed", rehearsed)
+    monkeypatch.setattr(choice, "REHEARSALS", 2)
+    monkeypatch.setattr(pipeline, "start", lambda given, options, *_, **__: options)
+    made: Any = openldn.train(folder(tmp_path), novel=2, quiet=True, device="cpu")
+    assert made.weights == "fine-tuned"
+    assert not any(scores.values())
+
+
+def test_a_rehearsal_that_diverges_finds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverged(*_: Any, **__: Any) -> None:
+        raise Diverged("the loss is not finite")
+
+    monkeypatch.setattr(choice, "start", diverged)
+    monkeypatch.setattr(pipeline, "start", lambda given, options, *_, **__: options)
+    made: Any = openldn.train(folder(tmp_path), novel=2, quiet=True, device="cpu")
+    assert made.weights in choice.WAYS
+
+
+def test_many_novel_classes_in_a_small_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[tuple[int, int]]()
+
+    def rehearsed(way: str, problem: Problem, *_: Any) -> float:
+        seen.append((problem.n_novel, len(problem.unlabelled)))
+        return 50.0
+
+    monkeypatch.setattr(choice, "rehearsed", rehearsed)
+    monkeypatch.setattr(choice, "MOST", 30)
+    monkeypatch.setattr(pipeline, "start", lambda *_, **__: None)
+    openldn.train(folder(tmp_path), novel=20, quiet=True, device="cpu")
+    assert all(0 < n_novel <= n // 2 for n_novel, n in seen)
+
+
+@pytest.mark.parametrize(
+    "given", [{"method": "orca"}, {"epochs": 2.0}, {"budget": 9.0}, {"settings": {"lr": 0.1}}]
+)
+def test_auto_is_refused_with_what_it_chooses(given: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="leave out --method, --epochs, --budget and --set"):
+        pipeline.decided(Options(weights="auto", **given), {"kind": "folder"})
+    with pytest.raises(UserError, match="small has no pretrained weights"):
+        pipeline.decided(Options(weights="auto", backbone="small"), {"kind": "folder"})
+
+
+def test_why_it_is_from_scratch_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = list[str]()
+    monkeypatch.setattr(Watcher, "said", lambda self, line: said.append(line))
+    monkeypatch.setattr(pipeline, "start", lambda *_, **__: None)
+    for given, told in (({"epochs": 2}, 1), ({"method": "orca"}, 0), ({"weights": "scratch"}, 0)):
+        said.clear()
+        openldn.train(folder(tmp_path / str(given)), novel=2, quiet=True, device="cpu", **given)  # type: ignore[arg-type]
+        assert len([line for line in said if line.startswith("system: openldn-uda, from scratch")]) == told
 
 
 @pytest.mark.parametrize("given", [{"method": "orca"}, {"epochs": 1.0}, {"weights": "frozen"}])

@@ -15,7 +15,7 @@ from torch import nn
 import openldn
 from openldn import cli, pipeline, systems
 from openldn.errors import UserError
-from openldn.files import read_tensors
+from openldn.files import read_tensors, write_tensors
 from openldn.nets import encoder, pretrained
 from openldn.options import Options
 from openldn.run import Run
@@ -363,3 +363,32 @@ def test_only_a_pretrained_start_has_its_settings() -> None:
     )
     own = system.settings(Options(method="orca", settings={"orca.frozen_share": 0.5, "margin": 0.7}))["orca"]
     assert (own.frozen_share, own.margin, own.backbone_lr) == (0.5, 0.7, 0.1)  # type: ignore[attr-defined]
+
+
+def test_a_fine_tuned_model_needs_no_original_weights(
+    done: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what its network is, and a stranger's cannot make us download one, or build a huge one."""
+    run = openldn.train(
+        done.folder, method="fine-tuned", novel=2, epochs=0.2, batch=8, out=tmp_path / "run", **CPU
+    )
+
+    def gone(*_: object) -> None:
+        raise AssertionError("the original weights were asked for")
+
+    monkeypatch.setattr(pretrained, "find", gone)
+    openldn.predict(run, done.folder / "unlabelled", tmp_path / "again.csv")
+    again = [row["label"] for row in rows(tmp_path / "again.csv")]
+    assert again == [row["label"] for row in rows(run.path / "predictions.csv")]
+
+    file = run.path / "model.safetensors"
+    tensors, about = read_tensors(file)
+    for architecture, said in (
+        ({"config": {"model_type": "vit", "num_hidden_layers": 10**9}}, "train again"),
+        ({"config": {"model_type": "vit", "hidden_size": 12_000}}, "more weights than are in its file"),
+        ({"config": 3}, "train again"),
+        ([], "train again"),
+    ):
+        write_tensors(file, tensors, {**about, "architecture": json.dumps(architecture)})
+        with pytest.raises(UserError, match=said):
+            openldn.load(run.path)

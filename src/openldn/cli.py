@@ -204,7 +204,7 @@ def estimate(
     _print(_evidence(found))
     known = f"{found.evidence.labelled_share:.0%} of the images of known classes seem to be labelled"
     _say(f"{known}, and {found.evidence.novel_images:.0%} of the unlabelled images seem to be novel.")
-    _say(f"Train with it: openldn train {source}; or with another number: --novel N")
+    _say(f"Train with it: openldn train ... --novel {found.n_novel}")
 
 
 def _evidence(found: Any, width: int = 30) -> Any:
@@ -340,7 +340,12 @@ def backbones(
 
     for name, facts in pretrained.LISTED.items():
         origin = "wheel" if name == pretrained.LITE0 else "hub"
-        found = pretrained.find(name).module() if pretrained.present(name) else None
+        found = None
+        if pretrained.present(name):
+            try:
+                found = pretrained.find(name).module()
+            except UserError as e:  # the others are listed all the same
+                _warn(str(e))
         add(name, facts, origin, found)
     for name in BACKBONES:
         network = build(name, 3, small).eval()
@@ -518,12 +523,11 @@ def _conclude(run: "Run") -> None:
     from rich.table import Table
 
     classes = read_json(run.path / "classes.json", "the run is incomplete")
+    images, unsure = Counter[str](), Counter[str]()
     with (run.path / "predictions.csv").open(newline="", encoding="utf-8") as f:
-        rows = list(csv.DictReader(f))
-    images, unsure = (
-        Counter(row["label"] for row in rows if row["kind"] in kinds)
-        for kinds in (("known", "novel", "unsure"), ("unsure",))
-    )
+        for row in csv.DictReader(f):
+            images[row["label"]] += 1
+            unsure[row["label"]] += row["kind"] == "unsure"
     table = Table("class", "kind", "unlabelled images", "of these unsure", title="Unlabelled images by class")
     for kind in ("known", "novel"):
         for name in map(str, classes[kind]):

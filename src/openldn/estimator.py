@@ -18,6 +18,7 @@ from torch import nn
 
 from openldn.choice import choose
 from openldn.data import reading
+from openldn.data.pixels import Images
 from openldn.data.problem import UNLABELLED
 from openldn.errors import UserError
 from openldn.files import read_json, write_json
@@ -125,7 +126,10 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         options = decided(self._options(), {"kind": "arrays"})
         rehearsals: Mapping[Weights, float] = {}
         if options.weights == "auto":
-            options, rehearsals = choose(lambda own: read(own).problem, options, watcher(quiet))
+            automatic = options.novel == "auto"
+            options, rehearsals = choose(
+                lambda own: read(own).problem, options, watcher(quiet), automatic=automatic
+            )
             check(options)
         given = read(options)
         if self.out is not None and Path(self.out).exists():
@@ -139,7 +143,10 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 given, options, source, path, backbone=custom, rehearsals=rehearsals, quiet=quiet
             )
         self._take(load_model(self.run_, custom))
-        predicted = self.model_.predict(given.problem.images).ids.numpy()
+        images: Images = given.problem.images
+        if self.model_.encoder is not None:
+            images = self.model_.encoder.features(images)  # they are in the store by now
+        predicted = self.model_.predict(images).ids.numpy()
         labels = given.problem.labels.numpy()
         none = UNLABELLED if self.classes_.dtype.kind == "i" else ""
         self.transduction_ = np.full(len(given.kept) + len(given.skipped), none, self.classes_.dtype)

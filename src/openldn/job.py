@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import openldn
 from openldn import device, systems
@@ -53,7 +53,7 @@ def decide(options: Options, system: System, backbone: nn.Module | None = None) 
         "system": system.name,
         "weights": options.weights or "scratch",
         "settings": {name: asdict(own) for name, own in settings.items()},
-        "backbone": own_backbone if backbone is None else "custom",
+        "backbone": pretrained.absolute(own_backbone) if backbone is None else "custom",
         "flip_tta": FLIP_TTA[options.preset],
     }
 
@@ -306,7 +306,7 @@ class Job:
             device=self.device,
             budget=budget,
             previous=None if model is None else previous,
-            evaluate=None if self.truth is None or number == 0 else evaluate,
+            evaluate=None if self.truth is None else evaluate,
             evaluations=self.evaluations(training.stage),
             watcher=self.watch,
             save_every=self.options.save_every,
@@ -321,10 +321,10 @@ class Job:
         own, given = stage.evaluations, self.options.evaluations
         return own if given is None or own == 0 else given
 
-    def new_network(self, stage: Stage, number: int, problem: Problem | None = None) -> Classifier:
+    def new_network(self, stage: Stage, number: int) -> Classifier:
         """An untrained network for a stage."""
         torch.manual_seed(loop.mixed_seed(self.options.seed, number))
-        problem, config = problem or self.input(stage)[0], self.run.config
+        (problem, _), config = self.input(stage), self.run.config
         network = new_network(
             problem, stage, stage.backbone or self.backbone or config["backbone"], self.device
         )
@@ -402,7 +402,8 @@ class Job:
         config = self.run.config
         depends = {name: config.get(name) for name in ("encoder", "precision")}
         digest, seed = self.problem.digest(), self.options.seed
-        key = pretraining.key("count", digest=digest, seed=seed, kind=config["data"]["kind"], **depends)
+        depends["flip"], depends["kind"] = self.problem.flip, config["data"]["kind"]
+        key = pretraining.key("count", digest=digest, seed=seed, **depends)
         kept = store.folder("counts") / f"{key}.json"
         with suppress(UserError, KeyError, TypeError):
             found = read_json(kept, "")
@@ -414,7 +415,7 @@ class Job:
 
     def counted(self, network: Remembered) -> dict[str, int]:
         """The same, from features of a network that has learned from these images."""
-        return self.counted_by(network(self.problem.images).z, trained=True)
+        return self.counted_by(FeatureRows(network, self.problem.images), trained=True)
 
     def counted_by(self, z: count.Rows, *, trained: bool) -> dict[str, int]:
         """The same, from features z (n, d)."""
@@ -434,6 +435,17 @@ class Job:
             split = self.run.path / "split.json" if own.split is not None else None
             images = reading.read(data, own, split=split, watch=self.watch.counted).problem.images
         return default_features(images, self.problem.flip, self.device, self.options, self.watch)
+
+
+@dataclass(frozen=True)
+class FeatureRows:
+    """Features of images, inferred when they are asked for."""
+
+    network: Remembered
+    images: Images
+
+    def __getitem__(self, rows: Tensor, /) -> Tensor:
+        return self.network(Part(self.images, rows)).z
 
 
 def _finish(run: Run, model: Model, problem: Problem, result: dict[str, Any] | None) -> None:

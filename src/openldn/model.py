@@ -105,6 +105,7 @@ class Model:
                 "precision": "bfloat16" if self.network.mixed_precision else "float32",
                 "flip_tta": str(self.network.flip_tta),
                 "input_size": str(self.network.input_size or 0),
+                "architecture": json.dumps(dict(self.network.architecture)),
             },
         )
 
@@ -125,6 +126,9 @@ class Model:
             predictor = stage.predictor(stage.settings())
             known, novel = list(classes["known"]), list(classes["novel"])
             mean, input_size = tensors["network.mean"], int(about.get("input_size", "0"))
+            architecture = json.loads(about.get("architecture", "{}"))
+            if not isinstance(architecture, dict):
+                raise TypeError
             # What a file says of itself is checked before anything is built by it.
             if not SMALLEST <= size <= LARGEST or not 0 <= input_size <= LARGEST:
                 raise ValueError
@@ -155,9 +159,12 @@ class Model:
             body = _copied(backbone)
             d = n_features(body, channels, size)
         else:
-            found = pretrained.find(name) if pretrained.is_pretrained(name) else None
             with meta:
-                body = backbones.build(name, channels, size) if found is None else found.blank()
+                body = (
+                    pretrained.blank(architecture, most=sum(t.numel() for t in tensors.values()))
+                    if architecture
+                    else backbones.build(name, channels, size)
+                )
             d = n_features(body, mean.shape[1], input_size or size)
         with meta:
             head, blank = stage.head(d, n_outputs, len(known)), torch.zeros_like(mean[0])
@@ -168,7 +175,7 @@ class Model:
             raise UserError(f"{file} does not fit its backbone ({name}); train again") from None
         network.mixed_precision = about.get("precision") == "bfloat16"
         network.flip_tta = about.get("flip_tta") == "True"
-        network.input_size = input_size or None
+        network.input_size, network.architecture = input_size or None, architecture
         predictor.state = _under("predictor.", tensors)
         network = _laid_out(network, on).eval()
         return Model(
@@ -209,6 +216,7 @@ def new_network(
     features of a frozen network (n, v, d) it is a small network, whatever the backbone.
     """
     (mean, std), input_size = statistics(problem.images), None
+    architecture: Mapping[str, Any] = {}
     if len(problem.images.shape) == 3:
         d = problem.images.shape[2]
         body = backbones.on_features(stage.backbone or "adapter", d)
@@ -220,7 +228,7 @@ def new_network(
             body = _copied(backbone)
         elif pretrained.is_pretrained(backbone):
             found = pretrained.find(backbone).for_images_of(size)
-            body, input_size = found.module(), found.size
+            body, input_size, architecture = found.module(), found.size, found.architecture
             mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (found.mean, found.std))
         else:
             body = backbones.build(backbone, channels, size)
@@ -230,7 +238,7 @@ def new_network(
         d = n_features(body, len(mean), input_size or size)
     head = stage.head(d, stage.n_outputs(problem), problem.n_known)
     network = Classifier(body, head, mean, std)
-    network.input_size = input_size
+    network.input_size, network.architecture = input_size, architecture
     # Few images of one's own say less of the statistics than the many that a backbone was trained on.
     network.norm_frozen = isinstance(backbone, str) and pretrained.is_pretrained(backbone)
     return _laid_out(network, device).train()

@@ -39,7 +39,9 @@ class DataOptions:
 
     size: Annotated[
         int | None,
-        _option("PIXELS", "from the images; in the fast preset 32, or up to 64 if all are square and alike"),
+        _option(
+            "PIXELS", "the images' own, up to 224; from scratch 32, or up to 64 if all are square and alike"
+        ),
     ] = None
     """Resize images from files to this many pixels."""
     flip: Annotated[bool | None, _option("{true,false}", "true, but false for digits")] = None
@@ -68,7 +70,10 @@ class SystemOptions:
     """fast: minutes on a CPU. paper: the paper's settings and lengths, days on a GPU."""
     weights: Annotated[
         Weights | None,
-        _option("{auto,frozen,fine-tuned,scratch}", "auto for one's own images, unless --method is given"),
+        _option(
+            "{auto,frozen,fine-tuned,scratch}",
+            "auto for one's own images, unless a system, length or hyperparameter is given",
+        ),
     ] = None
     """Features of a frozen pretrained network; pretrained weights that go on learning; a network that learns
     from scratch; or auto: what does best on known classes that are hidden as if they were novel."""

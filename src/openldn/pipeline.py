@@ -44,7 +44,12 @@ def train(
     options = replace(options or Options(), **choices)
     options = replace(options, settings={**options.settings, **settings})
     source = reading.describe(data, labels, options)
-    options = decided(options, source)
+    asked, options = options, decided(options, source)
+    if source["kind"] != "named" and asked.method is asked.weights is None and options.weights == "scratch":
+        watcher(quiet).said(
+            f"system: {options.method}, from scratch, since a length, preset, backbone or hyperparameter was "
+            "given; --weights overrules"
+        )
     name = "-".join([Path(data).resolve().name, *([options.method] if options.method else [])])
     path = Path(out) if out is not None else _free(Path("runs") / name)
     check_absent(path)
@@ -55,7 +60,8 @@ def train(
         def problem(own: Options) -> Problem:
             return reading.read(source, own, split=split_file, watch=watcher(quiet).counted).problem
 
-        options, rehearsals = choose(problem, options, watcher(quiet))
+        automatic = reading.automatic(source, options)
+        options, rehearsals = choose(problem, options, watcher(quiet), automatic=automatic)
         check(options)
     given = reading.read(source, options, split=split_file, watch=watcher(quiet).counted)
     return start(given, options, source, path, rehearsals=rehearsals, quiet=quiet)
@@ -80,6 +86,11 @@ def resume(path: str | Path, *, quiet: bool = False) -> Run:
 def check(options: Options) -> System:
     """The system, or an error if an option cannot be used, before anything is read or written."""
     options.check()
+    if options.weights == "auto" and (options.method or _length_or_settings(options)):
+        raise UserError(
+            "--weights auto chooses the system and its length; leave out --method, --epochs, --budget and "
+            "--set, or give --weights frozen, fine-tuned or scratch"
+        )
     system = systems.chosen(options)
     system.settings(options)
     if options.epochs is not None and not system.trained:
@@ -94,7 +105,7 @@ def check(options: Options) -> System:
         raise UserError(
             f"{names[0]} has pretrained weights; give --weights frozen or fine-tuned, or another --backbone"
         )
-    if options.weights in ("frozen", "fine-tuned") and names and not pretrained.is_pretrained(names[0]):
+    if options.weights not in (None, "scratch") and names and not pretrained.is_pretrained(names[0]):
         raise UserError(f"{names[0]} has no pretrained weights; leave out --backbone, or --weights")
     if options.weights == "scratch":
         if system.weights != "scratch":
@@ -121,7 +132,7 @@ def decided(options: Options, source: Mapping[str, Any]) -> Options:
             weights = "frozen" if given else "scratch"
         else:
             # A length or a hyperparameter is for the default system.
-            chosen = options.method or options.epochs or options.budget or options.settings
+            chosen = options.method or _length_or_settings(options)
             own_images = source["kind"] != "named" and options.preset == "fast"
             weights = "auto" if own_images and not chosen else "scratch"
     options = replace(options, weights=weights)
@@ -131,6 +142,10 @@ def decided(options: Options, source: Mapping[str, Any]) -> Options:
     system = check(options)
     # Not a former name.
     return options if options.method is None else replace(options, method=system.name)
+
+
+def _length_or_settings(options: Options) -> bool:
+    return bool(options.epochs or options.budget or options.settings)
 
 
 # ------------------------------------------------------------------------------------ how many classes
@@ -152,7 +167,9 @@ def estimate(
     options = replace(options or Options(), **choices)
     options = replace(options, weights="frozen", method="whitened-clustering", novel="auto")
     check(options)
-    given = reading.read(reading.describe(data, labels, options), options, watch=watcher(quiet).counted)
+    split = None if options.split is None else Path(options.split)
+    source = reading.describe(data, labels, options)
+    given = reading.read(source, options, split=split, watch=watcher(quiet).counted)
     problem, on = given.problem.check(), device.pick(options.device)
     z = default_features(problem.images, problem.flip, on, options, watcher(quiet))
     estimators: dict[str, Callable[..., count.Estimate | int]]

@@ -231,38 +231,6 @@ def test_dtc_drops_groups_below_a_hundredth_of_the_largest(monkeypatch: pytest.M
     assert count.dtc(z, labels, 3, seed=0) == 2
 
 
-def inertia(z: Tensor, groups: Tensor) -> float:
-    return sum(float((z[groups == g] - z[groups == g].mean(dim=0)).square().sum()) for g in groups.unique())
-
-
-def test_merging_joins_the_novel_groups_that_lose_least() -> None:
-    """Of all pairs, tried one by one; known groups stay, empty ones go."""
-    rng = np.random.default_rng(0)
-    z = torch.from_numpy(rng.standard_normal((80, 3)))
-    groups = torch.from_numpy(rng.integers(0, 8, 80))
-    groups[groups == 5] = 4  # an empty group
-    novel = [3, 4, 6, 7]  # of 0 .. 7, three are known
-    pairs = [(a, b) for a in novel for b in novel if a < b]
-    best = min(pairs, key=lambda pair: inertia(z, torch.where(groups == pair[1], pair[0], groups)))
-    expected = torch.where(groups == best[1], best[0], groups)
-    found = count.merge(z, groups, 3, 3)
-    assert torch.equal(found.unique(), torch.arange(6))
-    assert torch.equal(found[groups < 3], groups[groups < 3])
-    pairwise = expected[:, None] == expected[None]
-    assert torch.equal(found[:, None] == found[None], pairwise)
-    # With room for all, only the gap closes.
-    assert torch.equal(count.merge(z, groups, 3, 9), groups - (groups > 5).long())
-    assert torch.equal(count.merge(z, groups % 3, 3, 2), groups % 3)
-
-
-def test_merging_restores_blobs_that_were_cut() -> None:
-    rng = np.random.default_rng(1)
-    kinds = np.repeat(np.arange(6), 40)
-    z = torch.from_numpy(5 * np.eye(6)[kinds] + 0.3 * rng.standard_normal((240, 6))).float()
-    cut = torch.from_numpy(np.where(kinds < 2, kinds, 2 + 3 * (kinds - 2) + rng.integers(0, 3, 240)))
-    assert torch.equal(count.merge(z, cut, 2, 4), torch.from_numpy(kinds))
-
-
 @pytest.mark.parametrize("n_novel", [4, 10])
 def test_classes_that_were_trained_on_are_narrow(n_novel: int) -> None:
     """Spread would then call for many novel groups; sizes do not."""

@@ -91,3 +91,18 @@ def test_as_many_classes_as_images_and_images_that_are_alike() -> None:
     alike = ward(torch.ones(5, 3), labels, 2, 3)
     assert alike[:2].tolist() == [0, 1]
     assert {*alike.tolist()} == {0, 1, 2}  # every class has images
+
+
+def test_rounded_distances_that_are_not_symmetric(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0 is nearest to 1, 1 to 2 and 2 to 0: a chain would never end."""
+    costs = torch.tensor([[0.0, 1.0, 1.1], [1.1, 0.0, 1.0], [1.0, 1.1, 0.0]])
+    monkeypatch.setattr(torch, "cdist", lambda *_: costs.sqrt())
+    z, none = torch.zeros(3, 2), torch.full((3,), -1)
+    assert ward(z, none, 0, 1).tolist() == [0, 0, 0]
+    assert sorted(ward(z, none, 0, 2).tolist()) == [0, 0, 1]
+
+
+def test_a_known_class_without_images_stays_alone() -> None:
+    z = torch.tensor([[0.0, 1.0], [0.0, 1.1], [5.0, 0.0], [5.0, 0.1]])
+    labels = torch.tensor([0, -1, -1, -1])  # of two known classes, 1 has no image
+    assert ward(z, labels, 2, 3).tolist() == [0, 0, 2, 2]

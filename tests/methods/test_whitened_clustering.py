@@ -121,3 +121,15 @@ def test_a_state_from_a_file_is_checked() -> None:
         assert not made.fits({**made.state, name: torch.zeros(3)}, 4, 2, 2), name
     with pytest.raises(KeyError):
         made.fits({k: v for k, v in made.state.items() if k != "map"}, 4, 2, 2)
+
+
+def test_a_sample_keeps_some_images_of_every_known_class() -> None:
+    labels = torch.cat([torch.zeros(1000), torch.ones(3), torch.full((2,), 2), -torch.ones(500)]).long()
+    for seed in range(5):
+        rows = sample(labels, 100, 50, seed)
+        kept = torch.bincount(labels[rows] + 1).tolist()
+        assert kept[0] == 50
+        assert kept[2:] == [3, 2]
+        assert kept[1] == 95
+        assert len(rows.unique()) == len(rows)
+    assert torch.equal(sample(labels, 2000, 500, 0), torch.arange(1505))

@@ -20,8 +20,7 @@ The default then weighs the numbers of the interval by a second kind of evidence
 number of classes, classes of equal size cost little likelihood. It speaks only as far as labelled classes are
 of equal size: see `maths/whitened_mixture.py`.
 
-`merge` joins the groups of a clustering that is too fine. `dtc` and `gcd` are the estimators of Han et al.
-(2019) and Vaze et al. (2022).
+`dtc` and `gcd` are the estimators of Han et al. (2019) and Vaze et al. (2022).
 """
 
 import math
@@ -37,6 +36,7 @@ from torch import Tensor
 
 from openldn.maths.k_means import k_means, semi_supervised
 from openldn.maths.metrics import confusion, matched
+from openldn.maths.principal import eigh
 from openldn.maths.priors import expected_shares
 from openldn.maths.ward import Tree
 from openldn.maths.whitened_mixture import evenness, in_space, mixture, space
@@ -244,9 +244,9 @@ def _reduced(z: Tensor, dimensions: int = DIMENSIONS) -> Floats:
     if x.shape[1] > dimensions:
         # Of the smaller of the two products, (d, d) or (n, n).
         if len(x) >= x.shape[1]:
-            x = x @ torch.linalg.eigh(x.T @ x)[1][:, -dimensions:]
+            x = x @ eigh(x.T @ x)[1][:, -dimensions:]
         else:
-            values, vectors = torch.linalg.eigh(x @ x.T)
+            values, vectors = eigh(x @ x.T)
             x = vectors[:, -dimensions:] * values[-dimensions:].clamp_min(0).sqrt()
     reduced: Floats = x.numpy()
     return reduced
@@ -395,39 +395,6 @@ def _width(errors: list[float], n_known: int, mixing: float) -> float:
     trust = n_known / (n_known + 1) if errors else 0.0
     hiding = trust * seen + (1 - trust) * ALONE
     return math.sqrt(WIDTH[0] + WIDTH[1] * hiding + WIDTH[2] * mixing**2)
-
-
-def merge(z: Tensor, groups: Tensor, n_known: int, n_novel: int) -> Tensor:
-    """Groups of images (n,) in which no more than n_novel are novel, by features z (n, d).
-
-    Ids below n_known are known classes and stay. Of novel groups, the two are joined that lose least (Ward:
-    the least increase of squared distances to centres), until few enough are left. Empty ones are dropped:
-    ids of novel groups are n_known, n_known + 1, ..., in the order in which they were. Two or three times as
-    many novel groups as needed, joined so, and k-means again from there, find classes that k-means alone cuts
-    or joins.
-    """
-    old = groups.unique()
-    old = old[old >= n_known]
-    place = torch.searchsorted(old, groups).clamp_max(max(len(old) - 1, 0))
-    novel = groups >= n_known
-    sizes = torch.bincount(place[novel], minlength=len(old)).double()
-    centres = z.new_zeros(len(old), z.shape[1]).double().index_add_(0, place[novel], z[novel].double())
-    centres = centres / sizes[:, None]
-    alive, into = torch.ones(len(old), dtype=torch.bool), torch.arange(len(old))
-    costs = torch.cdist(centres, centres).square() * (sizes[:, None] * sizes / (sizes[:, None] + sizes))
-    costs.fill_diagonal_(torch.inf)
-    for _ in range(len(old) - max(n_novel, 1)):
-        pair = divmod(int(costs.argmin()), len(old))
-        i, j = min(pair), max(pair)
-        centres[i] = (sizes[i] * centres[i] + sizes[j] * centres[j]) / (sizes[i] + sizes[j])
-        sizes[i] += sizes[j]
-        into[into == j], alive[j] = i, False
-        cost = (centres - centres[i]).square().sum(dim=1) * sizes[i] * sizes / (sizes[i] + sizes)
-        cost[~alive], cost[i] = torch.inf, torch.inf
-        costs[j, :] = costs[:, j] = torch.inf
-        costs[i, :] = costs[:, i] = cost
-    new = n_known + alive.cumsum(dim=0) - 1
-    return torch.where(novel, new[into[place]], groups) if len(old) else groups
 
 
 def dtc(z: Rows, labels: Tensor, n_known: int, *, seed: int) -> int:

@@ -31,7 +31,10 @@ class Tree:
         size = torch.cat([counts, torch.ones(len(self.free))]).numpy()
         cost = torch.cdist(points, points).square().numpy()
         cost *= size[:, None] * size / np.maximum(size[:, None] + size, 1)
+        # Rounded distances are not symmetric, and a chain of near-duplicates could go round for ever.
+        cost = np.minimum(cost, cost.T)
         cost[:n_known, :n_known] = np.inf
+        cost[size == 0], cost[:, size == 0] = np.inf, np.inf  # a known class without images stays alone
         np.fill_diagonal(cost, np.inf)
         self.merges = _merges(cost, size, n_known)
 

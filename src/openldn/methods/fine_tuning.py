@@ -9,6 +9,7 @@
 Early layers stay as they are: they are of use for all images, and most of the time would be theirs.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -24,17 +25,15 @@ from openldn.training.schedules import Composition
 from openldn.training.settings import OptimiserName, PretrainedSettings
 from openldn.training.stage import Losses, Objective, Stage, System
 
+AT_ONCE = 20_000  # images whose features are in memory together
+
 
 class Settings(PretrainedSettings):
-    """Of metric learning."""
+    """Of both stages."""
 
     paper: ClassVar[Mapping[str, Any]] = {}
     refreshes: ClassVar[int] = 0
 
-    epochs: float | None = 1.0
-    """Images to see, in units of the number of unlabelled images."""
-    least_images: int | None = 4_000
-    """See at least this many images, however few there are."""
     batch: int = 32
     """Images per step."""
     lr: float = 3e-3
@@ -44,6 +43,17 @@ class Settings(PretrainedSettings):
     smoothing: float = 0.1
     """Label smoothing."""
     optimiser: OptimiserName = "adam"
+
+
+class MetricLearningSettings(Settings):
+    """Of metric learning."""
+
+    epochs: float | None = 1.0
+    """Images to see, in units of the number of unlabelled images."""
+    least_images: int | None = 4_000
+    """See at least this many images, however few there are."""
+    max_epochs: float = 20.0
+    """See each labelled image at most this often: beyond that, what the network knew may be forgotten."""
 
 
 class SelfLabellingSettings(Settings):
@@ -66,16 +76,22 @@ class MetricLearning(Objective):
         batch = self.settings.batch
         return Composition(labelled=batch, unlabelled=0, counted=batch)
 
+    def max_steps(self) -> int | None:
+        if isinstance(self.settings, MetricLearningSettings):
+            return math.ceil(self.settings.max_epochs * len(self.problem.labelled) / self.settings.batch)
+        return None
+
     def begin(self, network: Classifier, previous: Predict | None) -> None:
         """Prototypes start as the mean features of their classes."""
         problem, head = self.problem, network.head
         assert isinstance(head, Cosine)
-        images = Part(problem.images, problem.labelled)
-        # The stage before has left the same backbone, and remembers its features.
-        z = F.normalize((infer(network, images) if previous is None else previous(images)).z, dim=1)
-        y = problem.labels[problem.labelled]
-        sums = torch.zeros(head.out_features, z.shape[1]).index_add_(0, y, z)
-        seen = torch.bincount(y, minlength=head.out_features) > 0
+        sums = torch.zeros(head.weight.shape)
+        for rows in problem.labelled.split(AT_ONCE):
+            images = Part(problem.images, rows)
+            # The stage before has left the same backbone, and remembers its features.
+            z = (infer(network, images) if previous is None else previous(images)).z
+            sums.index_add_(0, problem.labels[rows], F.normalize(z, dim=1))
+        seen = sums.any(dim=1)
         with torch.no_grad():  # a class without images keeps a random one
             head.weight[seen] = F.normalize(sums[seen], dim=1).to(head.weight)
 
@@ -93,10 +109,11 @@ class SelfLabelling(MetricLearning):
 
     def begin(self, network: Classifier, previous: Predict | None) -> None:
         if previous is not None:
-            rows = self.problem.unlabelled
-            found = previous(Part(self.problem.images, rows))
-            sure = found.confidence >= self.settings.sure
-            self.problem = self.problem.promote(rows[sure], found.ids[sure])
+            given = self.problem
+            for rows in given.unlabelled.split(AT_ONCE):
+                found = previous(Part(given.images, rows))
+                sure = found.confidence >= self.settings.sure
+                self.problem = self.problem.promote(rows[sure], found.ids[sure])
         super().begin(network, previous)
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -110,7 +127,7 @@ class SelfLabelling(MetricLearning):
 METRIC_LEARNING = Stage(
     name="metric-learning",
     objective=MetricLearning,
-    settings=Settings,
+    settings=MetricLearningSettings,
     share=1 / 3,
     outputs="known",
     head=Cosine,

@@ -23,6 +23,8 @@ from openldn.nets.predictors import Infer, Predictor
 from openldn.training.settings import Hyperparameters
 from openldn.training.stage import Stage, System
 
+FEW = 4  # labelled images of a known class that a sample keeps
+
 
 class Settings(Hyperparameters):
     """Of whitened clustering."""
@@ -94,12 +96,16 @@ class WhitenedClustering(Predictor):
 
 
 def sample(labels: Tensor, most_labelled: int, most_others: int, seed: int) -> Tensor:
-    """Rows: at most so many that have labels, and at most so many others."""
+    """Rows: at most so many that have labels, a few of each known class first, and so many others."""
     rng, kept = np.random.default_rng([seed, 0xAD]), list[Tensor]()
     for given, most in ((labels >= 0, most_labelled), (labels < 0, most_others)):
         rows = torch.nonzero(given).flatten()
         if len(rows) > most:
-            rows = rows[torch.from_numpy(rng.permutation(len(rows))[:most])]
+            rows = rows[torch.from_numpy(rng.permutation(len(rows)))]
+            first = torch.zeros(len(rows), dtype=torch.bool)
+            for k in labels[rows].unique().tolist():
+                first[torch.nonzero(labels[rows] == k)[:FEW]] = True
+            rows = torch.cat([rows[first], rows[~first]])[:most]
         kept.append(rows)
     return torch.cat(kept)
 

@@ -1,8 +1,8 @@
 """A backbone with a head, and its outputs on many images."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -69,6 +69,7 @@ class Classifier(nn.Module):
         self.flip_tta = False  # whether `infer` averages over the flipped image (test-time augmentation)
         self.mixed_precision = False  # whether the backbone computes in bfloat16; weights stay float32
         self.backward_cost = 2.0  # in units of the forward pass
+        self.architecture: Mapping[str, Any] = {}  # of a pretrained backbone, for `pretrained.blank`
         self.norm_frozen = False  # whether BatchNorm uses its running statistics, which stay, in training too
         self.register_buffer("mean", mean[None])
         self.register_buffer("std", std[None])
@@ -196,7 +197,9 @@ class Remembered:
 
     def __call__(self, images: Images) -> Outputs:
         """Outputs on any images; those on a part of the one set are looked up."""
-        whole, rows = (images.images, images.rows) if isinstance(images, Part) else (images, None)
+        whole, rows = images, None
+        if isinstance(images, Part) and images is not self.images:
+            whole, rows = images.images, images.rows
         if whole is not self.images or len(whole) > self.most:
             return infer(self.network, images)
         if self._outputs is None:

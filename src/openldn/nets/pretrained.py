@@ -63,6 +63,9 @@ class Listed(NamedTuple):
     licence: str
 
 
+DEEPEST, SPARE = 1000, 200_000_000  # layers, and weights that `Features` may leave out of a model
+
+
 LISTED = {
     LITE0: Listed(1280, 224, 3_371_008, "Apache-2.0"),
     "facebook/dinov2-small": Listed(384, 224, 22_056_576, "Apache-2.0"),
@@ -96,10 +99,6 @@ class Pretrained(ABC):
     def module(self) -> nn.Module:
         """A fresh copy in evaluation mode, all of it trainable: normalised pixels (n, 3, h, w) -> (n, d)."""
 
-    def blank(self) -> nn.Module:
-        """The same architecture, its weights not read."""
-        return blank(self.architecture)
-
     def for_images_of(self, size: int) -> "Pretrained":
         """The same for images of so many pixels.
 
@@ -118,22 +117,42 @@ def is_pretrained(name: str) -> bool:
     return name == LITE0 or "/" in name or Path(name).is_dir()
 
 
+def absolute(name: str) -> str:
+    """The name of a backbone, or of several; a folder with its whole path, to be found from anywhere."""
+    return ",".join(
+        str(Path(one).resolve()) if is_pretrained(one) and one != LITE0 and Path(one).is_dir() else one
+        for one in name.split(",")
+    )
+
+
 def find(name: str) -> Pretrained:
     """The backbone of that name; what is on this machine needs no network."""
     return _lite0() if name == LITE0 else _hugging_face(name)
 
 
-def blank(architecture: Mapping[str, Any]) -> nn.Module:
+def blank(architecture: Mapping[str, Any], most: int) -> nn.Module:
     """The module of an `architecture`, its weights still to be loaded; no random numbers are drawn.
 
     Under torch.device("meta") EfficientNet-Lite0 is on it. Transformers models are not, since some have
-    buffers that no state dict holds.
+    buffers that no state dict holds. A model that is much larger than `most` weights is refused: a run may be
+    a stranger's.
     """
     if architecture.get("name") == LITE0:
         return EfficientNetLite0().eval()
-    if not isinstance(architecture.get("config"), dict):
+    config = architecture.get("config")
+    if not isinstance(config, dict) or _deepest(config) > DEEPEST:
         raise UserError("this run does not say what its backbone is; train again")
-    return _transformer("the backbone of this run", architecture["config"], None)
+    return _transformer("the backbone of this run", config, None, 4 * most + SPARE)
+
+
+def _deepest(config: Any, name: str = "") -> float:
+    """The largest number in a configuration whose name speaks of layers."""
+    if isinstance(config, Mapping):
+        return max((_deepest(value, str(key)) for key, value in config.items()), default=0)
+    if isinstance(config, list):
+        return max((_deepest(value, name) for value in config), default=0)
+    speaks = any(word in name for word in ("layer", "depth", "stage", "block"))
+    return config if speaks and type(config) in (int, float) else 0
 
 
 def fast_inference(module: nn.Module) -> nn.Module:
@@ -362,14 +381,21 @@ def _classes(name: str, content: Any) -> tuple[Any, Any]:
     return made, config
 
 
-def _transformer(name: str, content: Any, tensors: dict[str, Tensor] | None) -> nn.Module:
-    """A transformers model as a backbone; without tensors, its weights are whatever memory holds."""
+def _transformer(
+    name: str, content: Any, tensors: dict[str, Tensor] | None, most: float = math.inf
+) -> nn.Module:
+    """A transformers model as a backbone; without tensors, its weights are whatever memory holds.
+
+    Then a model of more than `most` weights is an error.
+    """
     _library("transformers", name)
     made, config = _classes(name, content)
     with _quiet(), _explained(name), torch.device("cpu"):
         if tensors is None:
             with torch.device("meta"):
                 shapes = made(config).state_dict()
+            if sum(value.numel() for value in shapes.values()) > most:
+                raise UserError(f"{name} has more weights than are in its file; train again")
             tensors = {key: torch.empty_like(value, device="cpu") for key, value in shapes.items()}
         model, report = made.from_pretrained(
             None, config=config, state_dict=tensors, dtype=torch.float32, output_loading_info=True

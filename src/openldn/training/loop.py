@@ -148,8 +148,8 @@ class Training:
         with self.downsized():
             losses = self.objective.losses(self.network, self.model, batch, progress)
             torch.stack([*losses.values()]).sum().backward()
-        self.optimiser.step(lr)
-        self.objective.after_step(self.network, batch, progress)
+            self.optimiser.step(lr)
+            self.objective.after_step(self.network, batch, progress)
         if self.average is not None:
             horizon = self.settings.ema_share * clock.expected_steps  # type: ignore[attr-defined]
             horizon = min(horizon, getattr(self.settings, "ema_steps", math.inf))

@@ -116,7 +116,8 @@ LIMITS: dict[str, tuple[float, float]] = {
     name: limits
     for limits, names in {
         (-1.0, 1.0): "cosine_threshold",
-        (0.0, 1.0): "balance tau threshold supervised_weight ema_share warm_up frozen_share smoothing sure",
+        (0.0, 1.0): "balance tau threshold supervised_weight ema_share warm_up smoothing sure",
+        (0.0, 0.95): "frozen_share",
         (1e-6, 1.0): "ramp_until ramp_length backbone_lr early_lr resolution",
         (1e-6, 1 - 1e-6): "novel_share",
         (0.0, 1e9): "epochs lr similarity_lr omega_lr alpha weight_decay mixup unlabelled_weight consistency "
