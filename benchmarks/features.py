@@ -5,8 +5,8 @@
 1. Throughput: features of photographs of 224 pixels through the store, beside a bare forward loop of the same
    network on the same images in memory, in turns.
 2. Training with default settings on 10,000 images whose features (1,280 each) are in the store.
-3. `--million`: whitened clustering of a million images with features on disk, and the most memory that it
-   takes beside the mapped file (Linux; needs 3 GB of disk space).
+3. `--million`: whitened clustering of a million images with features on disk, without a run around it, and
+   the most memory that it takes beside the mapped file (Linux; needs 3 GB of disk space).
 """
 
 import os

@@ -365,6 +365,13 @@ def test_only_a_pretrained_start_has_its_settings() -> None:
     assert (own.frozen_share, own.margin, own.backbone_lr) == (0.5, 0.7, 0.1)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("given", [{"optimiser": "muon"}, {"uda.progressive_resizing": "true"}])
+def test_settings_that_are_not_for_pretrained_networks(given: dict[str, str]) -> None:
+    pipeline.check(Options(method="openldn-uda", settings=given))
+    with pytest.raises(UserError, match="is not for pretrained networks; leave it out"):
+        pipeline.check(Options(method="openldn-uda", weights="fine-tuned", settings=given))
+
+
 def test_a_fine_tuned_model_needs_no_original_weights(
     done: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

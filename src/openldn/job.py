@@ -41,14 +41,10 @@ FLIP_TTA: dict[PresetName, bool] = {"fast": True, "paper": False}
 
 def decide(options: Options, system: System, backbone: nn.Module | None = None) -> dict[str, Any]:
     """All that was decided beyond the options, as `config.json` records it."""
-    settings = system.settings(options)
-    if backbone is not None:
+    settings, from_scratch = system.settings(options), options.weights in (None, "scratch")
+    if backbone is not None or not from_scratch:
         settings = {name: for_any_backbone(own) for name, own in settings.items()}
-    own_backbone = options.backbone or (
-        BACKBONE[options.preset] if options.weights in (None, "scratch") else pretrained.LITE0
-    )
-    if options.weights not in (None, "scratch"):
-        settings = {name: for_any_backbone(own) for name, own in settings.items()}
+    own_backbone = options.backbone or (BACKBONE[options.preset] if from_scratch else pretrained.LITE0)
     return {
         "system": system.name,
         "weights": options.weights or "scratch",

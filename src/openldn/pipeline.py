@@ -12,7 +12,7 @@ from openldn.data.problem import Problem
 from openldn.errors import UserError
 from openldn.files import check_absent, read_tensors
 from openldn.inference import reread
-from openldn.job import default_features, go_on, naming, start
+from openldn.job import default_features, for_any_backbone, go_on, naming, start
 from openldn.maths import count
 from openldn.nets import backbones, pretrained
 from openldn.options import Options, Weights, plain
@@ -92,7 +92,12 @@ def check(options: Options) -> System:
             "--set, or give --weights frozen, fine-tuned or scratch"
         )
     system = systems.chosen(options)
-    system.settings(options)
+    settings = system.settings(options)
+    for own in settings.values() if options.weights in ("frozen", "fine-tuned") else ():
+        used = for_any_backbone(own)
+        for name in (name.rpartition(".")[2] for name in options.settings):
+            if (value := getattr(own, name, None)) != getattr(used, name, None):
+                raise UserError(f"{name}={value} is not for pretrained networks; leave it out")
     if options.epochs is not None and not system.trained:
         raise UserError(f"{system.name} trains nothing; leave out --epochs")
     names = [] if options.backbone is None else options.backbone.split(",")
