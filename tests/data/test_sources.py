@@ -205,7 +205,7 @@ def tiny_imagenet(at: Path, label: str | None = None, first: str | None = None) 
     below = "tiny-imagenet-200/"
     needs = [below + name for name in ("wnids.txt", "val/val_annotations.txt", "train", "val/images")]
     moved: list[Files] = [[(below + name, w) for name, w in part] for part in (train, test)]
-    return Miniature([*wnids], *moved, needs, needs[:2])
+    return Miniature(sorted(wnids), *moved, needs, needs[:2])
 
 
 def oxford_pets(at: Path, label: str | None = None, first: str | None = None) -> Miniature:
@@ -364,7 +364,7 @@ def cars_csv(
 
 
 def herbarium(at: Path, **_: Any) -> Miniature:
-    classes: list[str | int] = [0, 2, 10, 100]
+    classes: list[str | int] = [0, 10, 100, 2]  # sorted as text
     parts: list[Files] = [
         [(f"{part}/{k}/{i:05}.jpg", k) for k in classes for i in range(n)]  # the same names in every class
         for part, n in (("small-train", 3), ("small-validation", 1))
@@ -378,7 +378,7 @@ def herbarium(at: Path, **_: Any) -> Miniature:
 def herbarium_json(
     at: Path, label: int | None = None, first: str | None = None, below: str = "images/"
 ) -> Miniature:
-    classes: list[str | int] = [2, 10, 100]
+    classes: list[str | int] = [10, 100, 2]
     parts = list[Files]()
     for file, folder, n in (("train", "small-train", 7), ("val", "small-val", 4)):
         names = [f"{below}{i:04}.jpg" for i in range(n)]

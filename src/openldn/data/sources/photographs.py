@@ -16,9 +16,11 @@ AIRCRAFT_TRAIN, AIRCRAFT_TEST = (f"{AIRCRAFT}/images_variant_{part}.txt" for par
 
 
 def _tiny_imagenet(folder: Path) -> Benchmark:
-    """Classes in the order of wnids.txt. Validation images are for testing: test images have no labels."""
+    """Classes sorted by id, as in the authors' code. Validation images are for testing: test images have no
+    labels.
+    """
     remedy = "unpack tiny-imagenet-200.zip again"
-    classes = file_lists.lines(folder / WNIDS, remedy)
+    classes = sorted(file_lists.lines(folder / WNIDS, remedy))
     folders = [f"{TINY}/train/{wnid}/images" for wnid in classes]
     train = file_lists.from_folders(folder, folders, classes, remedy)
     test = file_lists.from_list(folder, ANNOTATIONS, TINY + "/val/images/{}", 3, remedy)
