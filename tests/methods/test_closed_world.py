@@ -57,7 +57,7 @@ def test_pseudo_labels_are_balanced_and_given_labels_stay() -> None:
     assert counts[: problem.n_known] == [0] * problem.n_known
     assert counts[problem.n_known :] == [min(per_class, len(problem.unlabelled) // c)] * problem.n_novel
     assert len(labels) == n
-    assert objective.diagnostics() == {"pseudo_labels": sum(counts), "refreshed": 0}
+    assert objective.diagnostics() == {"pseudo_labels": sum(counts), "refreshed": 0, "skipped": 0}
 
 
 def test_pseudo_labels_come_back_with_the_state() -> None:
@@ -101,18 +101,27 @@ def test_a_refresh_waits_until_half_of_each_class_is_learned(
 
 
 @pytest.mark.parametrize(
-    ("size", "ready", "renewed"), [(None, True, 1), (8, True, 1), (6, True, 0), (8, False, 0)]
+    ("size", "ready", "gate", "renewed"),
+    [
+        (None, True, True, 1),
+        (8, True, True, 1),
+        (6, True, True, 0),
+        (8, False, True, 0),
+        (8, False, False, 1),
+        (6, True, False, 0),
+    ],
 )
 def test_pseudo_labels_are_renewed_once_images_have_their_full_size(
-    size: int | None, ready: bool, renewed: int, monkeypatch: pytest.MonkeyPatch
+    size: int | None, ready: bool, gate: bool, renewed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    training = toy.training("openldn-uda")
+    training = toy.training("openldn-uda", gate=gate)
     objective, calls = second_stage(training), list[int]()
     monkeypatch.setattr(OnPseudoLabels, "ready", lambda self, average: ready)
     monkeypatch.setattr(OnPseudoLabels, "choose", lambda self, predict: calls.append(1))
     training.network.training_size = size
     objective.refresh(training.network, 0.5)
     assert len(calls) == objective.diagnostics()["refreshed"] == renewed
+    assert objective.diagnostics()["skipped"] == 1 - renewed
 
 
 @pytest.mark.parametrize("method", ["uda", "mixmatch", "fixmatch", "mean-teacher"])

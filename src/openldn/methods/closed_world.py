@@ -58,10 +58,12 @@ class Settings(settings.Settings):
 class PseudoLabelSettings(Settings):
     """Of second stages."""
 
-    paper: ClassVar[Mapping[str, Any]] = {"refreshes": 102}
+    paper: ClassVar[Mapping[str, Any]] = {"refreshes": 102, "gate": False}
 
     refreshes: int = 10
     """How often pseudo-labels are renewed, evenly over the stage (iterative pseudo-labelling)."""
+    gate: bool = True
+    """Skip this while the network gets fewer than half of the labels of some class right."""
 
 
 class ClosedWorld(Objective):
@@ -90,7 +92,7 @@ class OnPseudoLabels(ClosedWorld):
         # As many pseudo-labels per novel class as there are labels per known class.
         self.per_class = max(1, len(problem.labelled) // problem.n_known)
         self.chosen = torch.zeros(2, 0, dtype=torch.int64)  # rows and labels
-        self.n_refreshed = 0
+        self.n_refreshed = self.n_skipped = 0
 
     def begin(self, network: Classifier, previous: Predict | None) -> None:
         """The first pseudo-labels come from the stage before."""
@@ -101,11 +103,13 @@ class OnPseudoLabels(ClosedWorld):
         return self.method.losses(network, average, batch, progress)
 
     def refresh(self, average: Classifier, progress: float) -> None:
-        """New pseudo-labels, if images have their full size and `ready` says so."""
+        """New pseudo-labels, if images have their full size and, with a gate, `ready` says so."""
         size = self.problem.images.shape[-1]
-        if average.training_size in (None, size) and self.ready(average):
+        if average.training_size in (None, size) and (not self.settings.gate or self.ready(average)):
             self.choose(infer(average, self._unlabelled()).logits.softmax(dim=1))
             self.n_refreshed += 1
+        else:
+            self.n_skipped += 1
 
     def choose(self, p: Tensor) -> None:
         """S̃_L and S̃_U from probabilities of all originally unlabelled images."""
@@ -128,15 +132,23 @@ class OnPseudoLabels(ClosedWorld):
         return all(float(right[y == k].float().mean()) >= 0.5 for k in y.unique().tolist())
 
     def diagnostics(self) -> dict[str, float]:
-        """The number of pseudo-labels, and how often they were renewed."""
-        return {"pseudo_labels": float(self.chosen.shape[1]), "refreshed": float(self.n_refreshed)}
+        """The number of pseudo-labels, how often they were renewed, and how often that was skipped."""
+        return {
+            "pseudo_labels": float(self.chosen.shape[1]),
+            "refreshed": float(self.n_refreshed),
+            "skipped": float(self.n_skipped),
+        }
 
     def get_extra_state(self) -> dict[str, Any]:
-        return {"pseudo_labels": self.chosen, "refreshed": self.n_refreshed}
+        return {
+            "pseudo_labels": self.chosen,
+            "refreshed": self.n_refreshed,
+            "skipped": self.n_skipped,
+        }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         self._promote(state["pseudo_labels"])
-        self.n_refreshed = state["refreshed"]
+        self.n_refreshed, self.n_skipped = state["refreshed"], state["skipped"]
 
     def _promote(self, chosen: Tensor) -> None:
         self.chosen = chosen.cpu()
