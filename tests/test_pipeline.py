@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import openldn
 import toy
-from openldn import inference, job, pipeline, systems
+from openldn import device, inference, job, pipeline, systems
 from openldn.data.batches import Batch
 from openldn.data.benchmark import Benchmark
 from openldn.data.problem import Problem, Truth
@@ -678,3 +678,11 @@ def test_a_refresh_that_exhausts_the_budget_ends_the_stage_properly(
     lines = [line for line in run.metrics() if line["phase"] == stage]
     assert run.load_state(file.stem)["step"] == lines[-1]["step"]  # type: ignore[index]
     assert sum("protocols" in line for line in lines) == 1
+
+
+def test_the_paper_s_preset_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "precision", lambda on: "bfloat16")
+    on = torch.device("cpu")
+    assert job.precision(Options(), on) == "bfloat16"
+    assert job.precision(Options(preset="paper"), on) == "float32"
+    assert job.precision(Options(preset="paper", precision="bfloat16"), on) == "bfloat16"

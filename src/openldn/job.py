@@ -28,7 +28,7 @@ from openldn.model import Model, new_network
 from openldn.nets import pretrained
 from openldn.nets.classifier import Classifier, Prediction, Remembered, infer, n_features
 from openldn.nets.encoder import Custom, Encoder, encoder
-from openldn.options import Options, PresetName, Weights
+from openldn.options import Options, Precision, PresetName, Weights
 from openldn.progress import Watcher, watcher
 from openldn.run import Run
 from openldn.training import loop, pretraining
@@ -52,6 +52,11 @@ def decide(options: Options, system: System, backbone: nn.Module | None = None) 
         "backbone": pretrained.absolute(own_backbone) if backbone is None else "custom",
         "flip_tta": FLIP_TTA[options.preset],
     }
+
+
+def precision(options: Options, on: torch.device) -> Precision:
+    """The precision asked for; by default the paper's float32 in its preset, and else the faster one."""
+    return options.precision or ("float32" if options.preset == "paper" else device.precision(on))
 
 
 def for_any_backbone(settings: Hyperparameters) -> Hyperparameters:
@@ -100,7 +105,7 @@ def start(
             "fit": "shorter side resized, centre cropped",
         },
         "device": on.type,
-        "precision": options.precision or device.precision(on),
+        "precision": precision(options, on),
         "threads": torch.get_num_threads(),
         "options": {**asdict(options), "settings": dict(options.settings)},
         **decide(options, system, backbone),
@@ -118,8 +123,8 @@ def new_encoder(
     if options.weights != "frozen" and not any(stage.frozen for stage in system.stages):
         return None
     if backbone is not None:
-        precision = options.precision or device.precision(on)
-        return Encoder([Custom.of(backbone, problem.images)], flip=problem.flip, on=on, precision=precision)
+        own = [Custom.of(backbone, problem.images)]
+        return Encoder(own, flip=problem.flip, on=on, precision=precision(options, on))
     return encoder_for(options, problem.images, problem.flip, on)
 
 
@@ -127,7 +132,7 @@ def encoder_for(options: Options, images: Images, flip: bool, on: torch.device) 
     """The frozen networks that the options name, by default EfficientNet-Lite0, for images of one size."""
     names = (options.backbone or pretrained.LITE0).split(",")
     sources = [pretrained.find(name).for_images_of(images.shape[3]) for name in names]
-    return Encoder(sources, flip=flip, on=on, precision=options.precision or device.precision(on))
+    return Encoder(sources, flip=flip, on=on, precision=precision(options, on))
 
 
 def go_on(
@@ -201,8 +206,8 @@ class Job:
         on = device.pick(options.device)
         record, frozen = run.config.get("encoder"), None
         if record:
-            precision = run.config["precision"]
-            frozen = encoder(record, flip=problem.flip, on=on, precision=precision, own=backbone)
+            recorded_precision = run.config["precision"]
+            frozen = encoder(record, flip=problem.flip, on=on, precision=recorded_precision, own=backbone)
         return Job(run, options, system, settings, problem, truth, backbone, on, watch, frozen)
 
     def with_features(self) -> "Job":

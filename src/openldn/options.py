@@ -95,7 +95,7 @@ class TrainingOptions:
     """Random seed."""
     device: Annotated[DeviceName, _option("{auto,cpu,cuda,mps}", "auto")] = "auto"
     """Device to train on; auto takes the fastest one available."""
-    precision: Annotated[Precision | None, _option("{float32,bfloat16}", "the faster one here")] = None
+    precision: Annotated[Precision | None, _option("{float32,bfloat16}", "faster; paper: float32")] = None
     """Floating-point precision; bfloat16 is mixed precision."""
     save_every: Annotated[float, _option("SECONDS", "60")] = 60.0
     """Time between checkpoints."""
