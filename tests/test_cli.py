@@ -325,6 +325,8 @@ def test_evaluate(finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixt
     assert result["protocols"].keys() == PROTOCOLS
     assert result == openldn.evaluate(out, file)
     assert (result["images"], result["left_out"]) == (len(truth), 0)
+    cli.main(["evaluate", str(out), "--truth", str(file), "--authors", "--json"])
+    assert json.loads(capsys.readouterr().out)["protocols"].keys() == {*PROTOCOLS, "authors"}
     cli.main(["evaluate", str(out), "--truth", str(file)])
     shown = capsys.readouterr().out
     assert "anchored" in shown

@@ -156,6 +156,7 @@ def evaluate(
     truth: Annotated[Path | None, shown_as("CSV", "a named data set's test images")] = None,
     predictions: Annotated[Path | None, shown_as("CSV", "the run's own, of unlabelled images")] = None,
     as_json: FlagCreatePairsOff[Annotated[bool, arg(name="json", help_behavior_hint="")]] = False,
+    as_authors: FlagCreatePairsOff[Annotated[bool, arg(name="authors", help_behavior_hint="")]] = False,
 ) -> None:
     """Known, novel and all accuracy under every protocol.
 
@@ -164,12 +165,13 @@ def evaluate(
         truth: CSV file of image,label with the ground truth.
         predictions: With --truth: the predictions to evaluate, a file that `openldn predict` wrote.
         as_json: Print JSON instead of a table.
+        as_authors: Add the metric of OpenLDN's published code, which is wrong where a class stays empty.
     """
     from openldn import inference
     from openldn.run import Run, finite
 
     opened = Run.open(run)
-    result = inference.evaluate(opened, truth, predictions)
+    result = inference.evaluate(opened, truth, predictions, as_authors=as_authors)
     if as_json:
         print(json.dumps(finite(result), indent=2))
     else:
@@ -453,7 +455,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _run(argv: Sequence[str]) -> None:
     try:
-        with nullcontext() if {*argv} & COMMANDS.keys() else redirect_stdout(_Usage(sys.stdout)):
+        help_alone = {*argv} & {"-h", "--help"} or not {*argv} & COMMANDS.keys()
+        with redirect_stdout(_Usage(sys.stdout)) if help_alone else nullcontext():
             tyro.extras.subcommand_cli_from_dict(
                 COMMANDS,
                 prog="openldn",
@@ -489,13 +492,17 @@ def _run(argv: Sequence[str]) -> None:
 
 
 class _Usage(io.TextIOBase):
-    """Standard output with a usage line that is not longer for every command there is."""
+    """Standard output with a usage line that is folded, and not longer for every command there is."""
 
     def __init__(self, out: TextIO):
         self.out = out
 
     def write(self, text: str) -> int:
-        return self.out.write(text.replace("{" + ",".join(COMMANDS) + "}", "COMMAND ..."))
+        text = text.replace("{" + ",".join(COMMANDS) + "}", "COMMAND ...")
+        if text.startswith("usage: "):
+            usage, end, rest = text.partition("\n")
+            text = textwrap.fill(usage, 80, subsequent_indent=" " * 7, break_on_hyphens=False) + end + rest
+        return self.out.write(text)
 
     @property
     def encoding(self) -> str:  # type: ignore[override]

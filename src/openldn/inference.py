@@ -69,18 +69,23 @@ def prediction_rows(model: Model, names: Sequence[str], images: Images) -> Itera
 
 
 def evaluate(
-    run: Run | str | Path, truth: str | Path | None = None, predictions: str | Path | None = None
+    run: Run | str | Path,
+    truth: str | Path | None = None,
+    predictions: str | Path | None = None,
+    *,
+    as_authors: bool = False,
 ) -> dict[str, Any]:
     """Known, novel and all accuracy under every protocol.
 
     A named data set is evaluated on its test images. For one's own images, `truth` is a CSV file of
     `image,label` with the ground truth of unlabelled images; a label that is not a known class is novel.
     Other images in that file are counted (`left_out`) and ignored. `predictions` is a file that `predict`
-    wrote, to evaluate new images instead.
+    wrote, to evaluate new images instead. `as_authors` adds the metric of the code of OpenLDN's authors.
     """
     run = _finished(run)
     if truth is not None:
-        return _evaluate_csv(run, Path(truth), Path(predictions or run.path / "predictions.csv"))
+        file = Path(predictions or run.path / "predictions.csv")
+        return _evaluate_csv(run, Path(truth), file, as_authors)
     if predictions is not None:
         raise UserError("predictions are evaluated by their ground truth; give it with --truth FILE.csv")
     if run.config["data"]["kind"] != "named":
@@ -89,7 +94,7 @@ def evaluate(
         )
     test = reread(run).truth
     assert test is not None
-    return score(load_model(run), test)
+    return score(load_model(run), test, as_authors=as_authors)
 
 
 def reread(run: Run, watch: store.Watch | None = None) -> reading.Given:
@@ -98,7 +103,7 @@ def reread(run: Run, watch: store.Watch | None = None) -> reading.Given:
     return reading.read(run.config["data"], run.options, split=split, watch=watch)
 
 
-def score(model: Model, truth: Truth) -> dict[str, Any]:
+def score(model: Model, truth: Truth, *, as_authors: bool = False) -> dict[str, Any]:
     """Every protocol on the test images of a benchmark.
 
     Where the model rejects images, also the percentage of known images it would get right if it rejected
@@ -112,6 +117,7 @@ def score(model: Model, truth: Truth) -> dict[str, Any]:
         n_classes=truth.n_classes,
         n_ids=len(model.classes),
         ordered=predictor.ordered,
+        as_authors=as_authors,
     )
     known, logits = truth.labels < truth.n_known, predictor.known_logits(outputs)
     if logits is not None and known.any():
@@ -135,7 +141,7 @@ def _finished(run: Run | str | Path) -> Run:
     return run
 
 
-def _evaluate_csv(run: Run, truth: Path, file: Path) -> dict[str, Any]:
+def _evaluate_csv(run: Run, truth: Path, file: Path, as_authors: bool) -> dict[str, Any]:
     hint = f"the run is incomplete; go on with it: openldn resume {run.path}"
     names = read_json(run.path / "classes.json", hint)
     try:
@@ -158,7 +164,9 @@ def _evaluate_csv(run: Run, truth: Path, file: Path) -> dict[str, Any]:
             f"{next(iter(predicted), '')!r}"
         )
     ours = [predicted[image] for image in given]
-    result = metrics.evaluate_labels([*given.values()], ours, known, n_ids=len(ids), ordered=_ordered(run))
+    result = metrics.evaluate_labels(
+        [*given.values()], ours, known, n_ids=len(ids), ordered=_ordered(run), as_authors=as_authors
+    )
     return {**result, "images": len(given), "left_out": sum(map(bool, found.values())) - len(given)}
 
 

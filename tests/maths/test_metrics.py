@@ -304,3 +304,47 @@ def test_pair_auc_by_hand() -> None:
     assert math.isnan(pair_auc(np.eye(3), [0, 0, 0]))
     assert math.isnan(pair_auc(np.eye(3), [0, 1, 2]))
     assert math.isnan(pair_auc(np.eye(1), [0]))
+
+
+def by_the_authors(true: list[int], predicted: list[int], offset: int, of: int) -> float:
+    """Their metric, image by image: ids and classes are counted from `offset`, ids below it are wrong."""
+    valid = [(t - offset, p - offset) for t, p in zip(true, predicted) if p >= offset]
+    k = len({p for _, p in valid})
+    table = np.zeros((k, k), int)
+    for t, p in valid:
+        if t < k and p < k:
+            table[p, t] += 1
+    named = max(assignments([*range(k)], [*range(k)]), key=lambda assignment: total(table, assignment))
+    return percent(sum(named.get(p, 0) == t for t, p in valid), of)
+
+
+def total(table: np.ndarray, assignment: dict[int, int]) -> int:
+    return sum(int(table[i, c]) for i, c in assignment.items())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_authors_metric(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_known, n_classes = 2, 6
+    true = rng.integers(0, n_classes, 60)
+    predicted = np.where(rng.random(60) < 0.6, true, rng.integers(0, n_classes, 60))
+    for empty in rng.permutation(n_classes)[: seed % 4]:  # ids that are never predicted
+        predicted[predicted == empty] = 0
+    found = evaluate(true, predicted, n_known=n_known, n_classes=n_classes, as_authors=True)["protocols"]
+    novel = true >= n_known
+    mine = found["authors"]
+    assert mine["known"] == found["openldn"]["known"]
+    assert same(mine["all"], by_the_authors(true.tolist(), predicted.tolist(), 0, 60))
+    expected = by_the_authors(true[novel].tolist(), predicted[novel].tolist(), n_known, int(novel.sum()))
+    assert same(mine["novel"], expected)
+    if len({*predicted.tolist()}) == n_classes and len({*predicted[novel & (predicted >= 2)].tolist()}) == 4:
+        assert mine == found["openldn"]
+
+
+def test_the_authors_metric_where_a_cluster_in_the_middle_is_empty() -> None:
+    """Five perfect classes but one that joined the first: they say 60, not 80."""
+    true = np.repeat(np.arange(5), 10)
+    found = evaluate(true, np.where(true == 2, 0, true), n_known=0, n_classes=5, as_authors=True)
+    assert found["protocols"]["authors"]["novel"] == 60
+    assert found["protocols"]["openldn"]["novel"] == 80
+    assert tuple(evaluate(true, true, n_known=0, n_classes=5)["protocols"]) == PROTOCOLS

@@ -1,7 +1,8 @@
-"""Accuracy under four named protocols, all computed from one confusion matrix.
+"""Accuracy under named protocols, all computed from one confusion matrix.
 
 Class ids 0 .. n_known-1 are the known classes in order; the ids of novel classes follow in arbitrary order.
-The matrix is sized by the number of classes, never by what happened to be predicted.
+The matrix is sized by the number of classes, never by what happened to be predicted. The protocol `authors`
+alone, which has to be asked for, is that of the code of OpenLDN's authors with its error.
 """
 
 import math
@@ -74,6 +75,28 @@ def protocols(counts: Counts, n_known: int, *, ordered: bool = True) -> dict[str
     }
 
 
+def authors(counts: Counts, n_known: int) -> Scores:
+    """The metric of the authors' code: equal to `openldn` where every id is predicted, else mostly lower.
+
+    Known accuracy is plain.
+    """
+    known, novel = counts[:, :n_known], counts[:, n_known:]
+    return {
+        "known": _percent(int(np.trace(known)), int(known.sum())),
+        "novel": _percent(_authors_matched(counts[n_known:, n_known:]), int(novel.sum())),
+        "all": _percent(_authors_matched(counts), int(counts.sum())),
+    }
+
+
+def _authors_matched(counts: Counts) -> int:
+    """How many images agree if k different ids are predicted and only ids and classes below k are matched.
+
+    Images with other ids are taken for class 0.
+    """
+    k = int((counts.sum(axis=1) > 0).sum())
+    return matched(counts[:k, :k]) + int(counts[k:, :1].sum())
+
+
 def evaluate(
     true: ArrayLike,
     predicted: ArrayLike,
@@ -82,13 +105,15 @@ def evaluate(
     n_classes: int,
     n_ids: int | None = None,
     ordered: bool = True,
+    as_authors: bool = False,
 ) -> dict[str, Any]:
-    """Every protocol, with NMI and ARI, as one line of `metrics.jsonl` holds it."""
+    """Every protocol, with NMI and ARI, as one line of `metrics.jsonl` holds it; `authors` if asked for."""
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
     counts = confusion(true, predicted, n_classes, max(n_ids or n_classes, n_classes))
+    asked = {"authors": authors(counts, n_known)} if as_authors else {}
     return {
-        "protocols": protocols(counts, n_known, ordered=ordered),
+        "protocols": {**protocols(counts, n_known, ordered=ordered), **asked},
         "nmi": float(normalized_mutual_info_score(true, predicted)),
         "ari": float(adjusted_rand_score(true, predicted)),
         "ordered": ordered,
@@ -96,14 +121,14 @@ def evaluate(
 
 
 def evaluate_labels(
-    true: Sequence[Any], predicted: ArrayLike, known: Sequence[Any], *, n_ids: int, ordered: bool = True
+    true: Sequence[Any], predicted: ArrayLike, known: Sequence[Any], **others: Any
 ) -> dict[str, Any]:
     """`evaluate` for true classes by name: those that are not among the `known` ones are novel."""
     novel = sorted({*true} - {*known}, key=str)
     ids = {name: i for i, name in enumerate([*known, *novel])}
     n_known, n_classes = len(known), len(ids)
     true = [ids[name] for name in true]
-    return evaluate(true, predicted, n_known=n_known, n_classes=n_classes, n_ids=n_ids, ordered=ordered)
+    return evaluate(true, predicted, n_known=n_known, n_classes=n_classes, **others)
 
 
 def headline(result: Mapping[str, Any]) -> Scores:
