@@ -257,6 +257,24 @@ def test_images_are_downsized_to_the_training_size() -> None:
         assert network.backbone.shape == (2, 3, size or 32, size or 32)
 
 
+def test_images_that_are_enlarged_come_in_smaller_pieces() -> None:
+    """Caches are small: it is the number of pixels that the network sees that counts."""
+
+    class Sees(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(x.shape)
+            return x.mean(dim=(2, 3))
+
+    network = toy.classifier(Sees(), 2, size=32)
+    x = torch.randint(0, 256, (1500, 3, 32, 32), dtype=torch.uint8)
+    for size, most in ((None, 682), (32, 682), (128, 42)):
+        seen = list[tuple[int, ...]]()
+        network.input_size = size
+        assert len(infer(network, x).z) == 1500
+        assert max(shape[0] for shape in seen) == most
+        assert sum(shape[0] for shape in seen) == 1500
+
+
 @pytest.mark.parametrize("name", ["small", "resnet18"])
 def test_early_features_are_those_of_the_second_to_last_stage(name: str) -> None:
     network = toy.classifier(build(name, 3, 16), 4, size=16)

@@ -173,7 +173,7 @@ def infer(network: nn.Module, images: Images) -> Outputs:
     flip_tta = getattr(network, "flip_tta", False)
     parts = list[tuple[Tensor, ...]]()
     with evaluating(network), _batch_norm_folded(network), _early_features(network) as early:
-        for piece in pieces(images, 2**21):
+        for piece in pieces(images, 2**21 // _enlargement(network, images)):
             x = piece.to(device)
             if x.ndim == 3:
                 views = x.unbind(1)
@@ -184,6 +184,12 @@ def infer(network: nn.Module, images: Images) -> Outputs:
             parts.append(tuple(sum(same) / len(same) for same in zip(*outputs, strict=True)))
             early.clear()
     return Outputs(*(torch.cat(same).cpu() for same in zip(*parts, strict=True)))
+
+
+def _enlargement(network: nn.Module, images: Images) -> int:
+    """How many times as many pixels images have after the network has enlarged them; at least once."""
+    size = getattr(network, "input_size", None) if len(images.shape) == 4 else None
+    return 1 if size is None else max(1, round((size / images.shape[3]) ** 2))
 
 
 class Remembered:
