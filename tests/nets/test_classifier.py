@@ -259,6 +259,7 @@ def test_images_are_downsized_to_the_training_size() -> None:
 
 def test_images_that_are_enlarged_come_in_smaller_pieces() -> None:
     """Caches are small: it is the number of pixels that the network sees that counts."""
+    seen = list[tuple[int, ...]]()
 
     class Sees(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -268,7 +269,7 @@ def test_images_that_are_enlarged_come_in_smaller_pieces() -> None:
     network = toy.classifier(Sees(), 2, size=32)
     x = torch.randint(0, 256, (1500, 3, 32, 32), dtype=torch.uint8)
     for size, most in ((None, 682), (32, 682), (128, 42)):
-        seen = list[tuple[int, ...]]()
+        seen.clear()
         network.input_size = size
         assert len(infer(network, x).z) == 1500
         assert max(shape[0] for shape in seen) == most
