@@ -34,7 +34,7 @@ from openldn.maths import count
 from openldn.methods.closed_world import OnPseudoLabels
 from openldn.methods.openldn import Discover
 from openldn.model import Model
-from openldn.nets.classifier import Classifier
+from openldn.nets.classifier import Classifier, Prediction
 from openldn.options import Options
 from openldn.run import Run
 from openldn.training import pretraining
@@ -660,7 +660,10 @@ def wait_for(process: "subprocess.Popen[bytes]", run: Path, name: str, step: int
 
 
 def test_a_run_that_found_nothing_novel_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Model, "probabilities", lambda self, images: torch.eye(6)[[0] * len(images)])
+    first = torch.eye(6)[0]
+    monkeypatch.setattr(
+        Model, "predict", lambda self, images: Prediction(*[first.expand(len(images), 6)] * 2)
+    )
     with pytest.warns(OpenLDNWarning, match="no image was predicted to be novel"):
         start(tmp_path / "run", method="openldn-uda")
 

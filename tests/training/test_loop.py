@@ -14,7 +14,7 @@ from openldn.data.batches import Batch
 from openldn.data.problem import Problem
 from openldn.errors import Diverged, UserError
 from openldn.model import new_network
-from openldn.nets.classifier import Classifier, Predict
+from openldn.nets.classifier import Classifier, Predict, Prediction
 from openldn.nets.cost import Passes
 from openldn.progress import Watcher
 from openldn.run import Run
@@ -72,7 +72,9 @@ def test_downsized_training_images_count_by_their_area_and_are_downsized_in_step
     for resolution, pixels in ((0.01, 32), (0.6, 64), (1.0, 96)):
         training = toy.training("fine-tuned", problem=problem, body=Sees(), resolution=resolution, batch=24)
         seen = [training.network.backbone.sizes, training.model.backbone.sizes]
-        training.begin(lambda images: torch.full((len(images), 6), 1 / 6))
+        training.begin(
+            lambda images: Prediction(torch.full((len(images), 6), 1 / 6), torch.ones(len(images), 32))
+        )
         for sizes in seen:
             sizes.clear()
         with Passes() as passes:
