@@ -33,7 +33,6 @@ from openldn import Options, inference, job
 from openldn.data import sources, store
 from openldn.data.benchmark import Benchmark
 from openldn.data.features import MeanOverViews
-from openldn.data.pixels import Part
 from openldn.data.sources import class_folders
 from openldn.device import pick
 from openldn.maths import metrics
@@ -125,15 +124,10 @@ def measured(benchmark: Benchmark, system: str, seed: int, path: Path) -> dict[s
         scores = [score(y, p, truth, n_ids) for y, p in ((true, ids), (truth.labels, ids_test))]
     else:
         run = harness.trained_on(problem, truth, path, options)
-        images = Part(problem.images, problem.unlabelled)
-        model = inference.load_model(run)
-        if model.encoder is not None:
-            images, tested = Part(features[0], problem.unlabelled), features[1]
-        else:
-            tested = truth.images
-        n_ids = len(model.classes)
-        pairs = ((true, images), (truth.labels, tested))
-        scores = [score(y, model.predict(x).ids, truth, n_ids, model.predictor.ordered) for y, x in pairs]
+        [*_, final] = run.metrics()
+        ids = torch.from_numpy(inference.predicted_ids(run))
+        on_unlabelled = score(true, ids, truth, problem.n_classes, final["ordered"])
+        scores = [on_unlabelled, metrics.headline(final)]
     seconds = time.monotonic() - started
     unlabelled, test = ({f"{part} {key}": own[key] for key in KEYS} for part, own in zip(PARTS, scores))
     return {**unlabelled, **test, "seconds": seconds, "feature seconds": feature_seconds}

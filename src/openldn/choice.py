@@ -4,7 +4,6 @@ Each way is rehearsed on the user's own images (`data/rehearsal.py`), and all of
 classes. A rehearsal is shorter than the real thing and sees a sample of the images.
 """
 
-import csv
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from openldn.data.features import MeanOverViews
 from openldn.data.problem import Problem
 from openldn.errors import Diverged, UserError
 from openldn.files import read_json, write_json
+from openldn.inference import predicted_ids
 from openldn.job import encoder_for, start
 from openldn.maths import count, metrics
 from openldn.nets.encoder import Encoder
@@ -159,11 +159,8 @@ def rehearsed(way: Weights, problem: Problem, options: Options, seed: int) -> fl
             run = start(given, own, {"kind": "arrays"}, Path(folder) / "run", quiet=True)
         except Diverged:
             return 0.0
-        with (run.path / "predictions.csv").open(newline="", encoding="utf-8") as f:
-            labels = [row["label"] for row in csv.DictReader(f)]  # of the unlabelled images, in order
-    places = {str(name): i for i, name in enumerate(hidden.class_names())}
-    rows = np.searchsorted(hidden.unlabelled.numpy(), judged.numpy())
-    ids = np.array([places[labels[row]] for row in rows.tolist()])
+        ids = predicted_ids(run)
+    ids = ids[np.searchsorted(hidden.unlabelled.numpy(), judged.numpy())]
     found = metrics.evaluate(
         true, ids, n_known=hidden.n_known, n_classes=problem.n_known, n_ids=hidden.n_classes
     )

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from openldn import device, systems
 from openldn.data import image_files, reading, store
@@ -66,6 +68,14 @@ def prediction_rows(model: Model, names: Sequence[str], images: Images) -> Itera
         confidence = [f"{c:.4f}" for c in prediction.confidence.tolist()]
         names_of = [names[i] for i in rows.tolist()]
         yield from zip(names_of, labels, confidence, model.kind(prediction), strict=True)
+
+
+def predicted_ids(run: Run) -> NDArray[np.int64]:
+    """The class ids that a finished run predicted, of its unlabelled images in order.  (n,)"""
+    names = read_json(run.path / "classes.json", "train again")
+    ids = {str(name): i for i, name in enumerate([*names["known"], *names["novel"]])}
+    with (run.path / "predictions.csv").open(newline="", encoding="utf-8") as f:
+        return np.array([ids[row["label"]] for row in csv.DictReader(f)], np.int64)
 
 
 def evaluate(
