@@ -63,7 +63,7 @@ class PseudoLabelSettings(Settings):
     refreshes: int = 10
     """How often pseudo-labels are renewed, evenly over the stage (iterative pseudo-labelling)."""
     gate: bool = True
-    """Skip this while the network gets fewer than half of the labels of some class right."""
+    """Keep the pseudo-labels while the network gets fewer than half of the labels of some class right."""
 
 
 class ClosedWorld(Objective):
