@@ -10,7 +10,8 @@ from PIL import Image
 
 import openldn
 import toy
-from openldn import bench_count, cli
+from openldn import cli
+from openldn.bench import count as bench_count
 from openldn.data import sources
 
 pytestmark = pytest.mark.filterwarnings("ignore::openldn.errors.OpenLDNWarning")
@@ -20,6 +21,8 @@ SHORT = ["--epochs", "0.3", "--device", "cpu"]
 QUICK_BENCH = {
     "systems": ["--images", "100", "--seeds", "1", "--per-image", "2", "--only", "k-means", "--jobs", "1"],
     "count": ["--seeds", "1"],
+    "list": [],
+    "ablation": ["--plan", "--data", "digits", "--images", "100", "--seeds", "1", "--jobs", "1"],
 }
 
 

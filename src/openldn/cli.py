@@ -19,7 +19,7 @@ import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, Suppress, UseAppendAction, arg
 
 from openldn.errors import Diverged, UserError
-from openldn.options import DataOptions, Options, SystemOptions, TrainingOptions, parsed, shown_as
+from openldn.options import DataOptions, Options, PresetName, SystemOptions, TrainingOptions, parsed, shown_as
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -284,18 +284,22 @@ def _show_system(system: Any) -> None:
     _say(textwrap.fill(f"{system.name}: {system.about}", 80))
     if system.paper:
         _say(textwrap.fill(f"paper: {system.paper}", 80))
-    presets = {preset: system.settings(Options(preset=preset)) for preset in ("fast", "paper")}
+    if system.no_recipe:
+        _say(textwrap.fill(f"It has no preset paper: {system.no_recipe}.", 80))
+    presets: tuple[PresetName, ...] = ("fast",) if system.no_recipe else ("fast", "paper")
+    made = {preset: system.settings(Options(preset=preset)) for preset in presets}
     for stage in system.stages:
         if not stage.settings.described():
             _say(f"\nstage {stage.name}: nothing to set")
             continue
-        fast, paper = (asdict(presets[preset][stage.name]) for preset in ("fast", "paper"))
-        table = Table(
-            "setting", "fast", "paper", "meaning", title=f"stage {stage.name}", title_justify="left"
-        )
+        columns = [asdict(made[preset][stage.name]) for preset in presets]
+        table = Table("setting", *presets, "meaning", title=f"stage {stage.name}", title_justify="left")
         for name, meaning in stage.settings.described().items():
-            table.add_row(name, _value(fast[name]), _value(paper[name]), meaning)
+            table.add_row(name, *(_value(own[name]) for own in columns), meaning)
         _print(table)
+        for data, changed in {} if system.no_recipe else stage.settings.changes().items():
+            values = ", ".join(f"{name} {_value(value)}" for name, value in changed.items())
+            _say(textwrap.fill(f"paper, {data}: {values}", 80))
     _say(f"Change one: openldn train DATA --method {system.name} --set NAME=VALUE")
 
 
@@ -360,66 +364,107 @@ def backbones(
 
 
 def bench(
-    what: Annotated[Literal["systems", "count"], Positional, shown_as("{systems,count}")],
+    name: Annotated[str, Positional, shown_as("NAME")],
     /,
-    data: Annotated[str, shown_as("NAME", "digits")] = "digits",
-    seeds: Annotated[int, shown_as("N", "3")] = 3,
-    per_image: Annotated[float, shown_as("PASSES", "400")] = 400.0,
-    images: Annotated[int | None, shown_as("N", "all")] = None,
-    only: Annotated[tuple[str, ...], shown_as("[NAME ...]", "nearly all")] = (),
+    plan: FlagCreatePairsOff[Annotated[bool, arg(name="plan", help_behavior_hint="")]] = False,
+    data: Annotated[tuple[str, ...], shown_as("[NAME ...]", "the bench's own")] = (),
+    only: Annotated[tuple[str, ...], shown_as("[NAME ...]", "all")] = (),
+    seeds: Annotated[int | None, shown_as("N", "3")] = None,
+    images: Annotated[int | None, shown_as("N", "the bench's own")] = None,
+    size: Annotated[int | None, shown_as("PIXELS", "the preset's")] = None,
+    per_image: Annotated[float | None, shown_as("PASSES", "the bench's own")] = None,
+    epochs: Annotated[float | None, shown_as("E", "the bench's own")] = None,
+    preset: Annotated[Literal["fast", "paper"], shown_as("{fast,paper}", "fast")] = "fast",
+    backbone: Annotated[str | None, shown_as("NAME", "the preset's")] = None,
     novel_share: Annotated[Literal["prior", "oracle"], shown_as("{prior,oracle}", "prior")] = "prior",
     jobs: Annotated[int | None, shown_as("N", "one per core; 1 on a GPU")] = None,
     data_dir: DataDir = None,
     out: Annotated[Path | None, shown_as("DIR", "runs/bench-NAME")] = None,
 ) -> None:
-    """Compares systems, or estimators of the number of classes, under one protocol.
+    """Makes a table or figure of the paper, or one of our own.
 
-    Runs that were stopped are resumed, and finished ones are not run again.
+    `openldn bench list` names them. Runs that were stopped are resumed.
+
+    Finished ones are not run again: DIR/results.json has their figures.
 
     Args:
-        what: systems: all of them, on one data set, with the same labels, network and budget; count: how well
-            the number of novel classes is estimated, on several data sets.
-        data: A named data set.
+        name: A bench, or list.
+        plan: Only say what it would take on this machine, from a few measured steps of each run.
+        data: Named data sets.
+        only: Only these systems or rows.
         seeds: Number of seeds; each draws other labels too.
-        per_image: Budget in image passes (forward 1, backward 2) per training image, including pretraining.
         images: Use only N training images, the same number of each class.
-        only: Only these systems, or, of count, data sets.
+        size: Resize images from files to this many pixels.
+        per_image: Budget in image passes (forward 1, backward 2) per training image, including pretraining.
+        epochs: Instead: passes over the unlabelled images of each stage.
+        preset: paper: the paper's networks, settings, images and lengths.
+        backbone: The network that learns.
         novel_share: How many images are rejected as novel: prior, as expected; oracle, the true share.
         jobs: Runs at a time, each on its share of the cores.
         data_dir: The folder that named data sets are kept in.
-        out: Folder of the runs.
+        out: Folder of the runs and results.
     """
-    from openldn import bench, bench_count
+    from dataclasses import replace
 
-    folder = out or Path("runs") / f"bench-{what if what == 'count' else data}"
-    if what == "count":
-        table, summary = bench_count.run_count(folder, only=only, seeds=seeds, data_dir=data_dir)
-        _print(table)
-        _say(summary)
+    from openldn.bench import find, running, shown
+    from openldn.bench import plan as plans
+    from openldn.bench.kept import Results
+
+    if name == "list":
+        _list_benches(data_dir)
+        return
+    made = find(name)
+    given: dict[str, Any] = {"data": data, "only": only, "seeds": seeds, "images": images, "size": size}
+    given |= {"per_image": per_image, "epochs": epochs, "backbone": backbone}
+    own = made.scale
+    if preset == "paper" or per_image is not None or epochs is not None:  # another length
+        own = replace(own, per_image=None, epochs=None, images=None if preset == "paper" else own.images)
+    scale = replace(own, **{key: value for key, value in given.items() if value not in (None, ())})
+    scale = replace(scale, preset=preset, oracle=novel_share == "oracle", data_dir=data_dir)
+    if scale.per_image is not None and scale.epochs is not None:
+        raise UserError("--per-image and --epochs both say how long to train; give one of them")
+    for option, value in (("seeds", scale.seeds), ("per-image", scale.per_image), ("jobs", jobs)):
+        if value is not None and not value >= 1:
+            raise UserError(f"--{option} {value:g} leaves nothing to do; give at least 1")
+    cells, folder = made.cells(scale), out or Path("runs") / f"bench-{name}"
+    if plan:
+        finished = sum(Results(made, folder).of(cell) is not None for cell in cells)
+        _print(plans.table(cells, finished, running.jobs_at_a_time(made, jobs)))
         return
     try:
-        table, failed = bench.run_systems(
-            data,
-            folder,
-            only=only or bench.default_systems(),
-            seeds=seeds,
-            per_image=per_image,
-            images=images,
-            oracle=novel_share == "oracle",
-            data_dir=data_dir,
-            jobs=jobs,
-            width=_console().width,
-        )
+        done = running.run(made, cells, folder, jobs)
     except KeyboardInterrupt:
         print("stopped; give the same command again to go on", file=sys.stderr)
         sys.exit(130)
-    _print(table)
-    _say(f"The runs: {folder}")
-    if failed:
+    title = f"{made.about} ({scale.sentence}; test images, protocol openldn)"
+    _print(shown.fitted(made, done.results, title, _console().width))
+    _say(
+        f"Written: {', '.join(map(str, [folder / 'results.json', *shown.write(made, done.results, folder)]))}"
+    )
+    if done.failed:
         raise UserError(
-            f"{len(failed)} runs failed, the first: {failed[0]}; give the same command again to go on with "
-            "them"
+            f"{len(done.failed)} runs failed, the first: {done.failed[0]}; give the same command again to go "
+            "on with them"
         )
+
+
+def _list_benches(data_dir: str | None) -> None:
+    from rich.table import Table
+
+    from openldn.bench import BENCHES
+    from openldn.bench.kept import Results
+    from openldn.data import sources
+
+    table = Table("bench", "what it measures", "in the paper", "data it needs (* not here)", "done here")
+    for name, known in BENCHES.items():
+        needs = (one + ("" if sources.find(one, data_dir) else " *") for one in known.needs)
+        try:
+            done = str(len(Results(known, Path("runs") / f"bench-{name}").found) or "")
+        except UserError:
+            done = "damaged"
+        table.add_row(name, known.about, known.paper, ", ".join(needs), done)
+    _print(table)
+    _say("done here: finished runs in runs/bench-NAME; what one takes: openldn bench NAME --plan")
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

@@ -221,7 +221,9 @@ class OpenLDN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _predict(self, X: Any) -> Prediction:
         check_is_fitted(self, "model_")
         parts = []
-        for part in reading.new_images(X, size=self.model_.size, channels=self.model_.channels):
+        for part in reading.new_images(
+            X, size=self.model_.size, channels=self.model_.channels, squash=self.model_.squash
+        ):
             if part.skipped:
                 name, reason = part.skipped[0]
                 raise UserError(f"{name} cannot be read ({reason}); repair it or leave it out")

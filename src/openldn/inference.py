@@ -46,7 +46,7 @@ def predict(run: Run | str | Path, images: str | Path, out: str | Path) -> int:
 
     def rows() -> Iterator[Sequence[Any]]:
         nonlocal labelled
-        for part in reading.new_images(images, size=model.size, channels=model.channels):
+        for part in reading.new_images(images, size=model.size, channels=model.channels, squash=model.squash):
             skipped.extend(part.skipped)
             labelled += len(part.names)
             if part.names:

@@ -25,7 +25,7 @@ from openldn.files import read_json, read_tensors, write_csv, write_json
 from openldn.inference import PREDICTIONS, prediction_rows, score
 from openldn.maths import count
 from openldn.model import Model, new_network
-from openldn.nets import pretrained
+from openldn.nets import backbones, pretrained
 from openldn.nets.classifier import Classifier, Prediction, Remembered, infer, n_features
 from openldn.nets.encoder import Custom, Encoder, encoder
 from openldn.options import Options, Precision, PresetName, Weights
@@ -36,15 +36,20 @@ from openldn.training.settings import Hyperparameters, Settings
 from openldn.training.stage import Stage, System
 
 BACKBONE: dict[PresetName, str] = {"fast": "small", "paper": "resnet18"}
+KEPT = 5_000  # images whose probabilities are kept after each stage
 FLIP_TTA: dict[PresetName, bool] = {"fast": True, "paper": False}
 
 
-def decide(options: Options, system: System, backbone: nn.Module | None = None) -> dict[str, Any]:
-    """All that was decided beyond the options, as `config.json` records it."""
-    settings, from_scratch = system.settings(options), options.weights in (None, "scratch")
+def decide(
+    options: Options, system: System, backbone: nn.Module | None = None, data: str | None = None
+) -> dict[str, Any]:
+    """All that was decided beyond the options, as `config.json` records it. `data` is a named set."""
+    settings, from_scratch = system.settings(options, data), options.weights in (None, "scratch")
     if backbone is not None or not from_scratch:
         settings = {name: for_any_backbone(own) for name, own in settings.items()}
-    own_backbone = options.backbone or (BACKBONE[options.preset] if from_scratch else pretrained.LITE0)
+    own_backbone = options.backbone or (
+        default_backbone(options.preset, data) if from_scratch else pretrained.LITE0
+    )
     return {
         "system": system.name,
         "weights": options.weights or "scratch",
@@ -52,6 +57,11 @@ def decide(options: Options, system: System, backbone: nn.Module | None = None) 
         "backbone": pretrained.absolute(own_backbone) if backbone is None else "custom",
         "flip_tta": FLIP_TTA[options.preset],
     }
+
+
+def default_backbone(preset: PresetName, data: str | None) -> str:
+    """The network of a preset, for a named set or other images."""
+    return "resnet50" if (preset, data) == ("paper", "imagenet-100") else BACKBONE[preset]
 
 
 def precision(options: Options, on: torch.device) -> Precision:
@@ -102,13 +112,15 @@ def start(
             "size": problem.images.shape[3],
             "channels": problem.images.shape[1],
             "flip": problem.flip,
-            "fit": "shorter side resized, centre cropped",
+            "fit": "shorter side resized, centre cropped"
+            if problem.crop is None
+            else f"both sides resized; crops of {problem.crop} pixels",
         },
         "device": on.type,
         "precision": precision(options, on),
         "threads": torch.get_num_threads(),
         "options": {**asdict(options), "settings": dict(options.settings)},
-        **decide(options, system, backbone),
+        **decide(options, system, backbone, source.get("name") if source["kind"] == "named" else None),
         "encoder": None if frozen is None else frozen.record,
         "rehearsals": dict(rehearsals or {}),
     }
@@ -240,7 +252,7 @@ class Job:
         job, model = self, None
         network: Classifier | None = None
         result: dict[str, Any] | None = None
-        spent, share, cache_key = 0.0, 0.0, ""
+        spent, share, cache_key, reusable = 0.0, 0.0, "", True
         for number, stage in enumerate(self.system.stages, start=1):
             share += stage.share
             budget = None
@@ -255,16 +267,16 @@ class Job:
                 settings = job.settings[stage.name]
                 assert isinstance(settings, Settings)
                 training = loop.Training(stage, problem, network, settings)
-                # What code outside this package does is not in the key.
-                cached = stage.pretraining and self.backbone is None
-                cached = cached and stage.objective.__module__.startswith("openldn.")
-                if cached:
+                if reusable := reusable and job.reusable(stage):
                     cache_key = job.cache_key(cache_key, stage, network, budget)
-                    pretraining.fetch(self.run, f"{number}-{stage.name}", cache_key)
+                    if number < len(self.system.stages):  # the last one is what the run is for
+                        pretraining.fetch(self.run, f"{number}-{stage.name}", cache_key)
                 spent += job.trained(training, number, budget, model).passes.total
-                if cached:
+                if reusable:
                     pretraining.keep(self.run, f"{number}-{stage.name}", cache_key)
                 network = training.model
+                if model is not None:  # not before: what this stage has asked of it is counted
+                    job.keep_probabilities(model)
             remembered = Remembered(network, job.input(stage)[0].images)
             if stage.counts and self.automatic:
                 job = job.with_novel(job.estimated_count(partial(job.counted, remembered)))
@@ -280,6 +292,7 @@ class Job:
                     self.run.log({**self.last_position(stage), **result})
                     self.watch.evaluated(result)
         assert model is not None  # a system ends with a stage that predicts
+        job.keep_probabilities(model)
         return model, result
 
     def trained(
@@ -313,6 +326,26 @@ class Job:
             save_every=self.options.save_every,
         )
 
+    def reusable(self, stage: Stage) -> bool:
+        """Whether other runs may begin with a stage's result.
+
+        What code outside this package does, and the weights of other networks, are not in the key. A log has
+        no evaluations on the way of a stage that was not trained here.
+        """
+        ours = stage.objective is not None and stage.objective.__module__.startswith("openldn.")
+        if not ours or self.backbone is not None or stage.pretrained:
+            return False
+        return stage.pretraining or self.truth is None or self.evaluations(stage) <= 1
+
+    def keep_probabilities(self, model: Model) -> None:
+        """What a stage thinks of the unlabelled images, or of some of them if there are many."""
+        stage = self.system.stages[model.stage]
+        problem, _ = self.input(stage)
+        rows = problem.unlabelled[:: -(-len(problem.unlabelled) // KEPT)]
+        self.run.save_probabilities(
+            f"{model.stage + 1}-{stage.name}", rows, model.predict(Part(problem.images, rows)).p
+        )
+
     def begun(self, number: int) -> bool:
         """Whether a stage has a checkpoint; then the stage before it has been evaluated."""
         return self.run.checkpoint(f"{number}-{self.system.stages[number - 1].name}").exists()
@@ -326,12 +359,16 @@ class Job:
         """An untrained network for a stage."""
         torch.manual_seed(loop.mixed_seed(self.options.seed, number))
         (problem, _), config = self.input(stage), self.run.config
-        network = new_network(
-            problem, stage, stage.backbone or self.backbone or config["backbone"], self.device
-        )
+        backbone = stage.backbone or self.backbone or self.named_backbone(stage)
+        network = new_network(problem, stage, backbone, self.device, self.settings[stage.name])
         network.mixed_precision = config["precision"] == "bfloat16"
         network.flip_tta = bool(config["flip_tta"]) and problem.flip and stage.backbone is None
         return network
+
+    def named_backbone(self, stage: Stage) -> str:
+        """The run's network, as a stage's settings ask for it."""
+        pooled = getattr(self.settings[stage.name], "shortcuts", "projection") == "pooled"
+        return backbones.variant(self.run.config["backbone"], pooled)
 
     def model(self, network: Classifier, number: int, remembered: Remembered | None = None) -> Model:
         """The network with its predictor, fitted to the images at hand."""
@@ -348,7 +385,7 @@ class Job:
             n_known=problem.n_known,
             backbone=("adapter" if stage.backbone is None else stage.backbone)
             if problem is self.frozen
-            else (stage.backbone or self.run.config["backbone"]),
+            else (stage.backbone or self.named_backbone(stage)),
             size=self.problem.images.shape[3],
             channels=self.problem.images.shape[1],
             encoder=self.encoder if problem is self.frozen else None,
@@ -372,6 +409,7 @@ class Job:
             device=self.device.type,
             seed=self.options.seed,
             torch=torch.__version__,
+            threads=torch.get_num_threads(),
         )
 
     def last_position(self, stage: Stage) -> dict[str, Any]:

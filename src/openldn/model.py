@@ -28,8 +28,10 @@ from openldn.nets.classifier import (
     statistics,
 )
 from openldn.nets.encoder import NEEDS_ITS_BACKBONE, Encoder, encoder
+from openldn.nets.heads import Linear
 from openldn.nets.predictors import Predictor
 from openldn.options import Precision
+from openldn.training.settings import Hyperparameters
 from openldn.training.stage import Stage
 
 SURE = 0.5  # below this confidence a prediction is called unsure
@@ -55,6 +57,11 @@ class Model:
         frozen = self.encoder and "+".join(source.name for source in self.encoder.sources)
         network = f"{frozen} (frozen)" if frozen else self.backbone
         return f"Model({self.system}, {network}, {len(self.classes)} classes, {self.size} pixels)"
+
+    @property
+    def squash(self) -> bool:
+        """Whether new images are resized to the size without cutting off their borders."""
+        return self.network.crop is not None
 
     def predict(self, images: Images) -> Prediction:
         """uint8 (n, c, h, w), or features that the encoder made, -> probabilities and features."""
@@ -105,6 +112,7 @@ class Model:
                 "precision": "bfloat16" if self.network.mixed_precision else "float32",
                 "flip_tta": str(self.network.flip_tta),
                 "input_size": str(self.network.input_size or 0),
+                "crop": str(self.network.crop or 0),
                 "architecture": json.dumps(dict(self.network.architecture)),
             },
         )
@@ -126,11 +134,12 @@ class Model:
             predictor = stage.predictor(stage.settings())
             known, novel = list(classes["known"]), list(classes["novel"])
             mean, input_size = tensors["network.mean"], int(about.get("input_size", "0"))
+            crop = int(about.get("crop", "0"))
             architecture = json.loads(about.get("architecture", "{}"))
             if not isinstance(architecture, dict):
                 raise TypeError
             # What a file says of itself is checked before anything is built by it.
-            if not SMALLEST <= size <= LARGEST or not 0 <= input_size <= LARGEST:
+            if not SMALLEST <= size <= LARGEST or not 0 <= input_size <= LARGEST or not 0 <= crop <= size:
                 raise ValueError
             if channels not in (1, 3) or number < 0:
                 raise ValueError
@@ -157,17 +166,19 @@ class Model:
                 body = backbones.on_features(name, d)
         elif name == "custom" and backbone is not None:
             body = _copied(backbone)
-            d = n_features(body, channels, size)
+            d = n_features(body, channels, crop or size)
         else:
             with meta:
                 body = (
                     pretrained.blank(architecture, most=sum(t.numel() for t in tensors.values()))
                     if architecture
-                    else backbones.build(name, channels, size)
+                    else backbones.build(name, channels, crop or size)
                 )
-            d = n_features(body, mean.shape[1], input_size or size)
+            d = n_features(body, mean.shape[1], input_size or crop or size)
         with meta:
             head, blank = stage.head(d, n_outputs, len(known)), torch.zeros_like(mean[0])
+            if isinstance(head, Linear) and "network.head.bias" not in tensors:
+                head.register_parameter("bias", None)
         network = Classifier(body, head, blank, blank)
         try:
             network.load_state_dict(_under("network.", tensors), assign=True)
@@ -175,7 +186,11 @@ class Model:
             raise UserError(f"{file} does not fit its backbone ({name}); train again") from None
         network.mixed_precision = about.get("precision") == "bfloat16"
         network.flip_tta = about.get("flip_tta") == "True"
-        network.input_size, network.architecture = input_size or None, architecture
+        network.input_size, network.crop, network.architecture = (
+            input_size or None,
+            crop or None,
+            architecture,
+        )
         predictor.state = _under("predictor.", tensors)
         network = _laid_out(network, on).eval()
         return Model(
@@ -208,9 +223,13 @@ def _recorded_encoder(
 
 
 def new_network(
-    problem: Problem, stage: Stage, backbone: str | nn.Module, device: torch.device
+    problem: Problem,
+    stage: Stage,
+    backbone: str | nn.Module,
+    device: torch.device,
+    settings: Hyperparameters | None = None,
 ) -> Classifier:
-    """A new classifier for a stage.
+    """A new classifier for a stage, whose settings may ask for a head without a bias.
 
     Images are normalised by their own mean and standard deviation, or as a pretrained backbone expects. On
     features of a frozen network (n, v, d) it is a small network, whatever the backbone.
@@ -223,7 +242,7 @@ def new_network(
         if stage.backbone == "none":  # the input itself
             mean, std = torch.zeros(d), torch.ones(d)
     else:
-        size, channels = problem.images.shape[3], problem.images.shape[1]
+        size, channels = problem.size, problem.images.shape[1]
         if isinstance(backbone, nn.Module):
             body = _copied(backbone)
         elif pretrained.is_pretrained(backbone):
@@ -237,8 +256,10 @@ def new_network(
             body.fit_whitening((some.float() / 255 - mean) / std)
         d = n_features(body, len(mean), input_size or size)
     head = stage.head(d, stage.n_outputs(problem), problem.n_known)
+    if isinstance(head, Linear) and not getattr(settings, "head_bias", True):
+        head.register_parameter("bias", None)
     network = Classifier(body, head, mean, std)
-    network.input_size, network.architecture = input_size, architecture
+    network.input_size, network.architecture, network.crop = input_size, architecture, problem.crop
     # Few images of one's own say less of the statistics than the many that a backbone was trained on.
     network.norm_frozen = isinstance(backbone, str) and pretrained.is_pretrained(backbone)
     return _laid_out(network, device).train()

@@ -92,6 +92,8 @@ def check(options: Options) -> System:
             "--set, or give --weights frozen, fine-tuned or scratch"
         )
     system = systems.chosen(options)
+    if options.preset == "paper" and system.no_recipe:
+        raise UserError(f"{system.name} has no preset paper ({system.no_recipe}); use --preset fast")
     settings = system.settings(options)
     for own in settings.values() if options.weights in ("frozen", "fine-tuned") else ():
         used = for_any_backbone(own)

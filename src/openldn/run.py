@@ -146,6 +146,23 @@ class Run:
         file = self.path / "metrics.jsonl"
         return file.stat().st_size if file.exists() else 0
 
+    # ----------------------------------------------------------------------------- probabilities
+
+    def save_probabilities(self, stage: str, rows: Tensor, p: Tensor) -> None:
+        """The class probabilities (m, C) of some images after a stage, as a record of how they changed."""
+        (self.path / "stages").mkdir(exist_ok=True)
+        tensors = {"rows": rows, "p": p.half()}
+        write_tensors(self.path / "stages" / f"{stage}.safetensors", tensors, {})
+
+    def probabilities(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """By stage, in order: rows of the training images (m,), and their class probabilities (m, C)."""
+        found = dict[str, tuple[Tensor, Tensor]]()
+        for file in sorted((self.path / "stages").glob("*.safetensors")):
+            tensors, _ = read_tensors(file)
+            with _damaged(file):
+                found[file.stem] = tensors["rows"], tensors["p"].float()
+        return found
+
     # ------------------------------------------------------------------------------- checkpoints
 
     def checkpoint(self, name: str) -> Path:

@@ -396,6 +396,15 @@ def herbarium_json(
     return Miniature(classes, *parts, ["train.json", "val.json"], ["train.json", "val.json"])
 
 
+def class_folders_of(at: Path, n: int, **_: Any) -> Miniature:
+    classes: list[str | int] = [f"{k:03}.kind" for k in range(n)]
+    train, test = ([(f"{part}/{name}/{part}.jpg", name) for name in classes] for part in ("train", "test"))
+    for name, _label in train + test:
+        put(at / name)
+    needs = [f"train/{classes[0]}", f"test/{classes[-1]}", "train"]
+    return Miniature(classes, train, test, needs, [])
+
+
 MINIATURES: dict[str, Callable[..., Miniature]] = {
     "cifar10": cifar10,
     "cifar10 python": cifar10_python,
@@ -416,6 +425,8 @@ MINIATURES: dict[str, Callable[..., Miniature]] = {
     "imagenet-100 of Kaggle": imagenet_kaggle,
     "imagenet-100 of Kaggle, sorted": lambda at, **k: imagenet(at, "ILSVRC/Data/CLS-LOC/", **k),
     "fgvc-aircraft": fgvc_aircraft,
+    "cub": lambda at, **k: class_folders_of(at, 200, **k),
+    "stanford-cars, folders": lambda at, **k: class_folders_of(at, 196, **k),
     "stanford-cars": cars_devkit,
     "stanford-cars, labels beside": lambda at, **k: cars_devkit(at, beside=True, **k),
     "stanford-cars, nested": lambda at, **k: cars_devkit(at, nested=True, **k),
@@ -541,7 +552,9 @@ def test_files_that_hold_something_else(form: str, tmp_path: Path, damage: str) 
 
 
 BINARY = [form for form in MINIATURES if form.startswith(("cifar", "svhn", "mnist", "fashion", "stanford"))]
-BINARY = [form for form in BINARY if "csv" not in form and "anno" not in form] + ["herbarium19 json"]
+BINARY = [form for form in BINARY if not any(word in form for word in ("csv", "anno", "folders"))] + [
+    "herbarium19 json"
+]
 
 
 @pytest.mark.parametrize("form", BINARY)
@@ -654,17 +667,17 @@ def test_class_folders_of_training_and_test_images(tmp_path: Path) -> None:
         for image in images:
             put(tmp_path / part / image)
     put(tmp_path / "train" / "b" / "notes.txt")
-    found = class_folders.read("birds", tmp_path)
+    reader = class_folders.ClassFolders("birds", 2)
+    assert reader.missing(tmp_path) is None
+    found = reader.read(tmp_path)
     assert found.classes == ("a", "b")
     assert found.train.names == ("train/a/1.jpg", "train/b/1.png", "train/b/2.jpg")
     assert found.train.labels.tolist() == [0, 1, 1]
     assert found.test.names == ("test/a/9.jpg", "test/b/9.jpg")
     shutil.rmtree(tmp_path / "test" / "a")
-    with pytest.raises(UserError, match="a is missing or holds no image; put a folder for each class"):
-        class_folders.read("birds", tmp_path)
-    shutil.rmtree(tmp_path / "test")
-    with pytest.raises(UserError, match=r"there is no folder .*test; put a folder for each class"):
-        class_folders.read("birds", tmp_path)
+    assert reader.missing(tmp_path) == f"{tmp_path / 'test'} has 1 class folders instead of 2"
+    with pytest.raises(UserError, match="a is missing or holds no image; put a folder for each of 2 classes"):
+        reader.read(tmp_path)
 
 
 def test_an_image_that_is_named_twice(tmp_path: Path) -> None:
@@ -969,7 +982,7 @@ def test_the_table() -> None:
             kind, _, digits = archive.checksum.partition(":")
             assert (kind, len(digits), set(digits) <= set("0123456789abcdef")) == ("md5", 32, True)
             assert archive.size > 1000
-        assert named.offered is (name not in ("digits", "imagenet-100", "stanford-cars"))
+        assert named.offered is (name not in ("digits", "imagenet-100", "stanford-cars", "cub"))
 
 
 def test_the_hundred_classes_of_imagenet_100() -> None:

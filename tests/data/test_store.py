@@ -49,9 +49,9 @@ def decodings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     plain = image_files._decode
 
-    def noted(file: str, out: np.ndarray):
+    def noted(file: str, out: np.ndarray, squash: bool):
         seen.append(Path(file).name)
-        return plain(file, out)
+        return plain(file, out, squash)
 
     monkeypatch.setattr(image_files, "_decode", noted)
     return seen

@@ -75,7 +75,7 @@ class CrashOnce(Watcher):
 # Image passes that these need to solve the toy problem; others need 20,000.
 # The longer a network learns the known classes alone, the less its features tell of others.
 SHORTER = {"supervised": 8_000, "cgdl": 8_000, "ds3l": 4_000}
-LONGER = dict.fromkeys(("mean-teacher", "fixmatch", "mixmatch"), 40_000)
+LONGER = dict.fromkeys(("mean-teacher", "fixmatch", "mixmatch", "orca"), 40_000)
 
 
 class Runs:

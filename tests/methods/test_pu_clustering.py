@@ -119,7 +119,7 @@ def test_clusters_ignore_directions_that_augmentation_changes(early: bool) -> No
 def test_augmented_images_are_a_function_of_their_keys() -> None:
     images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (9, 3, 16, 16), dtype=np.uint8))
     rows = torch.tensor([4, 1])
-    one, other = Augmented(images, True, keys=(0, 0)), Augmented(images, True, keys=(0, 1))
+    one, other = (Augmented(images, True, None, keys=(0, k)) for k in range(2))
     assert (len(one), one.shape, one[rows].dtype) == (9, images.shape, torch.uint8)
     assert torch.equal(one[rows], one[torch.arange(9)][rows])  # whatever other rows are asked for
     assert not torch.equal(one[rows], other[rows])

@@ -17,6 +17,7 @@ def test_backbones_give_features(name: str, size: int, channels: int) -> None:
         z = backbone(torch.rand(2, channels, size, size))
     small = 64 if size < 16 else 128
     widths = {"small": small, "medium": 2 * small, "resnet18": 512, "resnet50": 2048}
+    widths |= {f"{name}-pooled": widths[name] for name in ("resnet18", "resnet50")}
     assert z.shape == (2, widths.get(name, channels * size**2))
     assert bool(z.isfinite().all())
     assert not torch.equal(z[0], z[1])

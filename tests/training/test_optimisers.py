@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from openldn.training.optimisers import Adam, Muon, discriminative_rates, optimiser, orthogonalised
+from openldn.training.optimisers import SGD, Adam, Muon, discriminative_rates, optimiser, orthogonalised
 
 
 def test_adam_is_torchs() -> None:
@@ -47,6 +47,38 @@ def test_adam_with_rates_is_torchs_with_parameter_groups() -> None:
     for k in (0, 3):  # torch counts the steps of each parameter on its own
         torch.testing.assert_close(ours[k], theirs[k], rtol=1e-5, atol=1e-6)
     assert not torch.allclose(ours[0], ours[3], atol=1e-2)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_sgd_is_torchs(nesterov: bool) -> None:
+    """With an L2 penalty of matrices alone, and a rate of its own for one of them."""
+    torch.manual_seed(0)
+    ours, theirs = (
+        [nn.Parameter(torch.ones(4, 3)), nn.Parameter(torch.ones(5)), nn.Parameter(torch.ones(2, 2))]
+        for _ in range(2)
+    )
+    one = SGD(ours, [1.0, 1.0, 0.5], l2=0.1, nesterov=nesterov)
+    groups = [{"params": [p], "weight_decay": 0.1 * (p.ndim > 1)} for p in theirs]
+    two = torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=nesterov)
+    for step in range(20):
+        lr = 0.1 / (step + 1)
+        for group, rate in zip(two.param_groups, one.rates, strict=True):
+            group["lr"] = rate * lr
+        for a, b in zip(ours, theirs, strict=True):
+            a.grad = torch.randn_like(a)
+            b.grad = a.grad.clone()
+        if step == 10:  # a copy goes on in the same way
+            state = copy.deepcopy(one.state_dict())
+            one = SGD(ours, [1.0, 1.0, 0.5], l2=0.1, nesterov=nesterov)
+            one.load_state_dict(state)
+        one.step(lr)
+        two.step()
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    one.zero_grad()
+    before = ours[0].clone()
+    one.step(1.0)  # no gradients
+    assert torch.equal(ours[0], before)
 
 
 def test_early_layers_learn_slower() -> None:

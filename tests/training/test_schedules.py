@@ -82,6 +82,13 @@ def test_learning_rates_start_above_zero_and_end_where_they_should() -> None:
     assert [learning_rate(2.0, "warm-up", t) for t in at] == pytest.approx([0.2, 1.1, 2.0, 1.0, 0.0])
     assert [learning_rate(2.0, "linear", t) for t in at] == pytest.approx([2.0, 1.9, 1.8, 0.9, 0.0])
     assert [learning_rate(2.0, "constant", t) for t in at] == [2.0] * 5
+    assert [learning_rate(2.0, "cosine", t) for t in (0.0, 1 / 3, 0.5, 1.0)] == pytest.approx([2, 1.5, 1, 0])
+    at = (0.0, 0.025, 0.05, 0.525, 1.0)
+    assert [learning_rate(2.0, "warm-up-cosine", t) for t in at] == pytest.approx([0.2, 1.1, 2, 1, 0])
+    ends = [learning_rate(2.0, "cosine-7-16", t) for t in (0.0, 1.0)]
+    assert ends == pytest.approx([2.0, 2 * math.cos(7 * math.pi / 16)])
+    at = (0.0, 0.69, 0.7, 0.89, 0.9, 1.0)
+    assert [learning_rate(2.0, "steps", t) for t in at] == pytest.approx([2, 2, 0.2, 0.2, 0.02, 0.02])
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_the_paper_preset_changes_settings_that_exist(own: type[Hyperparameters]
     assert {name: getattr(made, name) for name in nearest} == nearest
     others = names - nearest.keys()
     assert {name: getattr(made, name) for name in others} == {name: getattr(own(), name) for name in others}
-    assert not isinstance(made, Settings) or made.optimiser == "adam"
+    assert not isinstance(made, Settings) or made.optimiser != "muon"
 
 
 def test_every_number_has_limits() -> None:
@@ -267,8 +267,8 @@ def test_by_default_every_stage_has_a_length_and_with_a_budget_none_has(method: 
 def test_a_stage_without_a_length_of_its_own_has_its_share_of_the_presets() -> None:
     made = settings("orca")
     assert [(own.epochs, own.least_images) for own in made.values()] == [(8, 45_000), (8, 45_000)]
-    made = settings("rankstats", preset="paper")
-    assert [own.epochs for own in made.values()] == pytest.approx([100, 20, 80])
+    made = settings("simgcd", preset="paper")  # SimCLR has one of its own there
+    assert [own.epochs for own in made.values()] == [500, 100]
 
 
 def test_a_stages_own_length_overrules_all() -> None:

@@ -105,5 +105,6 @@ class Batches:
         keys = keys_of(*stream.seed, stream.passes(block), rows.numpy())
         images = self.problem.images[rows].to(self.views_on)
         shape = (self._ahead, stream.batch // self._ahead)
-        made = [v.to(self.device).unflatten(0, shape) for v in views(images, names, self.problem.flip, keys)]
+        seen = views(images, names, self.problem.flip, keys, self.problem.crop)
+        made = [view.to(self.device).unflatten(0, shape) for view in seen]
         return rows.view(shape), [tuple(view[k] for view in made) for k in range(self._ahead)]

@@ -26,6 +26,7 @@ class Benchmark:
     classes: tuple[str | int, ...]
     size: int  # pixels; of image files, the size that papers resize them to
     flip: bool = True
+    crop: int | None = None  # see Problem
 
     @classmethod
     def in_memory(
@@ -60,6 +61,7 @@ class Benchmark:
             classes=self.classes[:n_known],
             n_novel=len(self.classes) - n_known if novel is None else novel,
             flip=self.flip,
+            crop=self.crop,
         )
         return problem, Truth(self.test.pixels, self.test.labels, self.classes, n_known)
 

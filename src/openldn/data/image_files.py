@@ -165,9 +165,15 @@ def headers(files: Sequence[str]) -> list[Header | str]:
 
 
 def decode(
-    files: Sequence[str], size: int, channels: int, into: tuple[str, int] | None = None
+    files: Sequence[str],
+    size: int,
+    channels: int,
+    into: tuple[str, int] | None = None,
+    squash: bool = False,
 ) -> list[Decoded | str]:
     """Each image with its shorter side resized to `size` and its centre cut out, or why it cannot be read.
+
+    With `squash`, both sides are resized to `size`, and nothing is cut off.
 
     With `into`, a file and a number of images, the pixels are written to the file after so many images. The
     place of an image that cannot be read stays empty.
@@ -177,7 +183,7 @@ def decode(
     with warnings.catch_warnings(action="ignore"):
         for file, image in zip(files, pixels, strict=True):
             try:
-                header = _decode(file, image)
+                header = _decode(file, image, squash)
                 decoded.append(Decoded(header, fingerprint(image), b"" if into else image.tobytes()))
             except Unreadable as e:
                 decoded.append(str(e))
@@ -193,7 +199,7 @@ def fingerprint(pixels: NDArray[np.uint8]) -> bytes:
     return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=PRINT).digest()
 
 
-def _decode(file: str, out: NDArray[np.uint8]) -> Header:
+def _decode(file: str, out: NDArray[np.uint8], squash: bool) -> Header:
     """Decodes one image into `out`, (size, size, c)."""
     size, _, channels = out.shape
     with _opened(file) as image:
@@ -206,7 +212,9 @@ def _decode(file: str, out: NDArray[np.uint8]) -> Header:
             if _orientation(image) != 1:
                 ImageOps.exif_transpose(image, in_place=True)
             plain = _eight_bits(image, "L" if channels == 1 else "RGB")
-            if plain.size != (size, size):
+            if squash and plain.size != (size, size):
+                plain = plain.resize((size, size), Image.Resampling.BICUBIC)
+            elif plain.size != (size, size):
                 plain = ImageOps.fit(plain, (size, size), Image.Resampling.BICUBIC)
             out[:] = np.asarray(plain, np.uint8).reshape(out.shape)
         except Exception as e:  # decoders raise all kinds of errors on damaged files

@@ -69,15 +69,17 @@ class Stored(_Rows):
 class OnTheFly(_Rows):
     """Images that worker processes decode each time they are needed, for lack of disk space."""
 
-    def __init__(self, files: Sequence[str], prints: NDArray[np.void], shape: Sequence[int]):
-        self.files, self.prints, self.shape = files, prints, (len(files), *shape)
+    def __init__(
+        self, files: Sequence[str], prints: NDArray[np.void], shape: Sequence[int], squash: bool = False
+    ):
+        self.files, self.prints, self.shape, self.squash = files, prints, (len(files), *shape), squash
         self._expected: dict[bytes, list[Decoding]] = {}
 
     def expect(self, rows: Tensor) -> None:
         """Starts to decode rows that will be needed next."""
         files = [self.files[i] for i in rows.tolist()]
         n_tasks = min(len(files), 2 * workers.count()) or 1
-        self._expected[rows.numpy().tobytes()] = _submitted(files, self.shape[1:], n_tasks)
+        self._expected[rows.numpy().tobytes()] = _submitted(files, self.shape[1:], n_tasks, self.squash)
         while len(self._expected) > 4:  # some are never asked for, as at the end of an epoch
             self._expected.pop(next(iter(self._expected)))
 
@@ -93,17 +95,22 @@ class OnTheFly(_Rows):
         return pixels
 
 
-def decode(files: Sequence[str], size: int, channels: int) -> tuple[Tensor, dict[int, str]]:
+def decode(
+    files: Sequence[str], size: int, channels: int, squash: bool = False
+) -> tuple[Tensor, dict[int, str]]:
     """The readable images, in order, and the reasons why others are not, by number. Paths are absolute."""
     shape = (channels, size, size)
     if len(files) <= FEW:
-        return _joined([image_files.decode(files, size, channels)], shape)
-    return _joined([task.result() for task in _submitted(files, shape, -(-len(files) // 64))], shape)
+        return _joined([image_files.decode(files, size, channels, squash=squash)], shape)
+    return _joined([task.result() for task in _submitted(files, shape, -(-len(files) // 64), squash)], shape)
 
 
-def _submitted(files: Sequence[str], shape: Sequence[int], n_tasks: int) -> list[Decoding]:
+def _submitted(files: Sequence[str], shape: Sequence[int], n_tasks: int, squash: bool) -> list[Decoding]:
     ends = [len(files) * k // n_tasks for k in range(n_tasks + 1)]
-    return [workers.submit(image_files.decode, files[a:b], shape[1], shape[0]) for a, b in pairwise(ends)]
+    return [
+        workers.submit(image_files.decode, files[a:b], shape[1], shape[0], None, squash)
+        for a, b in pairwise(ends)
+    ]
 
 
 def _joined(parts: Iterable[list[Decoded | str]], shape: Sequence[int]) -> tuple[Tensor, dict[int, str]]:

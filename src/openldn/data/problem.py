@@ -26,6 +26,12 @@ class Problem:
     classes: tuple[str | int, ...]  # the known classes, by their names, in order
     n_novel: int  # number of classes beyond these among the unlabelled images
     flip: bool = True  # whether a horizontally flipped image still shows the same thing
+    crop: int | None = None  # views and predictions are of a crop of so many pixels; None: of all of an image
+
+    @property
+    def size(self) -> int:
+        """Of the images that a network sees, in pixels."""
+        return self.crop or self.images.shape[-1]
 
     @property
     def n_known(self) -> int:

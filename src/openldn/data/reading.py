@@ -19,6 +19,7 @@ from openldn.data.pixels import Listing
 from openldn.data.problem import UNLABELLED, Problem, Truth, encode
 from openldn.data.sources import arrays, folder
 from openldn.data.store import Watch
+from openldn.data.views import RESIZED_ABOVE
 from openldn.errors import OpenLDNWarning, UserError
 from openldn.options import OF_NAMED_SETS, Options
 
@@ -97,7 +98,7 @@ def read(
         flip, largest = options.flip is not False, options.largest
         listing, left_out = _own(source, record)
         return _read_own(listing, novel, flip, options.size, largest, watch, left_out)
-    benchmark, skipped, kept = _opened_benchmark(_benchmark(source, options), options, watch)
+    benchmark, skipped, kept = _opened_benchmark(named(source, options), options, watch)
     problem, truth = benchmark.split(
         known=options.known, labelled=options.labelled, seed=options.seed, novel=novel, split=record
     )
@@ -118,20 +119,20 @@ def read_arrays(
     return _read_own(arrays.find(X, y, size), n_novel, flip, size, largest, watch)
 
 
-def new_images(X: Any, *, size: int, channels: int) -> Iterator[NewImages]:
+def new_images(X: Any, *, size: int, channels: int, squash: bool = False) -> Iterator[NewImages]:
     """Images to predict, a part at a time: an image, a folder, a list of paths or an array.
 
-    Files are resized to `size`. An array must have that size already; it is one part.
+    Files are resized to `size`, as in training. An array must have that size already; it is one part.
     """
     if isinstance(X, str | PathLike):
         files, names, left_out = _files_at(Path(X))
-        return _decoded_in_parts(files, names, size, channels, left_out)
+        return _decoded_in_parts(files, names, size, channels, left_out, squash)
     elif (found := arrays.paths(X)) is not None:
         files, names = found, [image_files.printable(file) for file in found]
     else:
         images = arrays.read_images(X, size=size, channels=channels)
         return iter([NewImages(tuple(map(str, range(len(images)))), images, ())])
-    return _decoded_in_parts(files, names, size, channels)
+    return _decoded_in_parts(files, names, size, channels, squash=squash)
 
 
 def about(source: Mapping[str, Any], options: Options) -> About:
@@ -139,7 +140,7 @@ def about(source: Mapping[str, Any], options: Options) -> About:
     record = None if options.split is None else splits.read(Path(options.split))
     if source["kind"] != "named":
         return About(len(_own(source, record)[0]), None)
-    benchmark = _benchmark(source, options)
+    benchmark = named(source, options)
     labels, n_known = benchmark.split_labels(
         known=options.known, labelled=options.labelled, seed=options.seed, split=record
     )
@@ -202,13 +203,18 @@ def _files_at(path: Path) -> tuple[list[str], list[str], Skipped]:
 
 
 def _decoded_in_parts(
-    files: Sequence[str], names: Sequence[str], size: int, channels: int, left_out: Skipped = ()
+    files: Sequence[str],
+    names: Sequence[str],
+    size: int,
+    channels: int,
+    left_out: Skipped = (),
+    squash: bool = False,
 ) -> Iterator[NewImages]:
     """The readable images, a part at a time. Those that are left out are skipped with the first part."""
     n_readable = 0
     for first in range(0, len(files), AT_ONCE):
         part = [str(Path(file).absolute()) for file in files[first : first + AT_ONCE]]
-        images, skipped = pixels.decode(part, size, channels)
+        images, skipped = pixels.decode(part, size, channels, squash)
         good = tuple(names[first + i] for i in range(len(part)) if i not in skipped)
         n_readable += len(good)
         if n_readable == 0 and first + AT_ONCE >= len(files):
@@ -218,7 +224,8 @@ def _decoded_in_parts(
         yield NewImages(good, images, unreadable + (() if first else left_out))
 
 
-def _benchmark(source: Mapping[str, Any], options: Options) -> Benchmark:
+def named(source: Mapping[str, Any], options: Options) -> Benchmark:
+    """The benchmark of a source; image files are not opened."""
     benchmark = sources.read_named(source["name"], source["data_dir"])
     if options.flip is not None:
         benchmark = replace(benchmark, flip=options.flip)
@@ -236,14 +243,25 @@ def _opened_benchmark(
             raise UserError(f"{wrong}; leave out --size")
         return benchmark, (), np.arange(len(train))
     size = options.size or min(benchmark.size, options.largest)
+    stored, crop = geometry(size, options)
     labels = np.concatenate([train.labels, test.labels])
     both = Listing(train.names + test.names, labels, train.files + test.files, train.root)
-    opened, skipped, kept = _opened(both, size, 3, size, watch)
+    opened, skipped, kept = _opened(both, stored, 3, stored, watch, squash=crop is not None)
     n_train = int(np.searchsorted(kept, len(train)))
     train, test = (opened.rows(rows) for rows in np.split(np.arange(len(kept)), [n_train]))
-    benchmark = replace(benchmark, train=train, test=test)
+    benchmark = replace(benchmark, train=train, test=test, crop=crop)
     _warn_of_leaks(benchmark)
     return benchmark, skipped, kept[:n_train]
+
+
+def geometry(size: int, options: Options) -> tuple[int, int | None]:
+    """The size that image files of a benchmark are resized to, and that of crops, if views are crops of them.
+
+    In the paper's preset, photographs are resized to 256 pixels, borders included, and views have 224.
+    """
+    if options.preset == "paper" and size > RESIZED_ABOVE and options.weights in (None, "scratch"):
+        return round(size * 256 / 224), size
+    return size, None
 
 
 def _warn_of_leaks(benchmark: Benchmark) -> None:
@@ -266,6 +284,7 @@ def _opened(
     largest: int,
     watch: Watch | None,
     left_out: Skipped = (),
+    squash: bool = False,
 ) -> tuple[Listing, Skipped, NDArray[np.int64]]:
     """A listing with pixels instead of files, the skipped images, and the rows of the others.
 
@@ -281,7 +300,13 @@ def _opened(
         wrong = f"{lacking} of {len(listing)} images are in HEIC format, which needs a decoder"
         raise UserError(f"{wrong}; install it: pip install openldn[heif]")
     images, reasons = store.decode(
-        listing.files, root=listing.root, size=size, channels=channels, largest=largest, watch=watch
+        listing.files,
+        root=listing.root,
+        size=size,
+        channels=channels,
+        largest=largest,
+        squash=squash,
+        watch=watch,
     )
     skipped = (*((listing.names[i], reason) for i, reason in reasons.items()), *left_out)
     image_files.warn_of_unreadable(skipped, len(listing) + len(left_out), "skipped.csv")

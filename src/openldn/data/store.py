@@ -50,12 +50,13 @@ def decode(
     size: int | None,
     channels: int | None = None,
     largest: int = 224,
+    squash: bool = False,
     watch: Watch | None = None,
 ) -> tuple[Images, dict[int, str]]:
     """The readable images at one size, in order, and the reasons why others are not, by number.
 
     `root` is what the files have in common; it names the store. By default the images determine the size, up
-    to `largest`, and the number of channels.
+    to `largest`, and the number of channels. `squash` is as in `image_files.decode`.
     """
     # Absolute paths: worker processes may have been started in another working directory.
     absolute = [os.path.abspath(path) for path in paths]
@@ -70,7 +71,7 @@ def decode(
         while True:
             shape = _shape(files, size, channels, largest)
             complete = files.complete
-            images = _Pixels(own, shape).decode(files, watch)
+            images = _Pixels(own, shape, squash).decode(files, watch)
             if complete or shape == _shape(files, size, channels, largest):
                 return images, dict(sorted(files.skipped.items()))
 
@@ -137,9 +138,10 @@ class _Files:
 class _Pixels:
     """The images of one size."""
 
-    def __init__(self, folder: Path, shape: tuple[int, int, int]):
-        self.shape = shape
-        self.rows = RowStore(folder / f"{shape[1]}x{shape[0]}", "pixels", int(np.prod(shape)))
+    def __init__(self, folder: Path, shape: tuple[int, int, int], squash: bool):
+        self.shape, self.squash = shape, squash
+        name = f"{shape[1]}x{shape[0]}{'-squashed' if squash else ''}"
+        self.rows = RowStore(folder / name, "pixels", int(np.prod(shape)))
 
     def decode(self, files: _Files, watch: Watch) -> Images:
         """All readable files; those that are not stored yet are decoded first."""
@@ -152,7 +154,7 @@ class _Pixels:
         places = np.array([r[2] for r in records], np.int64)
         if (places >= 0).all():
             return Stored(self.rows.file, places, prints, self.shape)
-        return OnTheFly([files.paths[i] for i in readable], prints, self.shape)
+        return OnTheFly([files.paths[i] for i in readable], prints, self.shape, self.squash)
 
     def _missing(self, files: _Files) -> tuple[list[int], bool]:
         """The files to decode, by number, and whether the disk has room for their pixels."""
@@ -177,7 +179,8 @@ class _Pixels:
             for first in range(0, len(missing), at_once):
                 part = missing[first : first + at_once]
                 into = (str(self.rows.file), first_place + first) if fits else (os.devnull, 0)
-                tasks.append((([files.paths[i] for i in part], self.shape[1], self.shape[0], into), part))
+                own = [files.paths[i] for i in part], self.shape[1], self.shape[0], into, self.squash
+                tasks.append((own, part))
             place_of = {i: first_place + k if fits else -1 for k, i in enumerate(missing)}
             few = len(missing) <= FEW
             for part, results in workers.map_unordered(image_files.decode, tasks, in_process=few):

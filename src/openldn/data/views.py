@@ -25,8 +25,12 @@ from openldn.data.operations import OPS, Ints, apply_ops, gather_pixels
 RESIZED_ABOVE = 96
 
 
-def views(images: Tensor, names: tuple[str, ...], flip: bool, keys: Keys) -> tuple[Tensor, ...]:
+def views(
+    images: Tensor, names: tuple[str, ...], flip: bool, keys: Keys, crop: int | None = None
+) -> tuple[Tensor, ...]:
     """One view per name, as floats in [0, 1]; those of image i depend on its key alone.
+
+    With `crop`, they are random resized crops of so many pixels.
 
     Images may also be floats in [0, 1], which are rounded to 256 levels, or features (n, v, d).
     """
@@ -34,11 +38,13 @@ def views(images: Tensor, names: tuple[str, ...], flip: bool, keys: Keys) -> tup
         return features.views(images, names, keys)
     if images.is_floating_point():
         images = (images * 255).round().to(torch.uint8)
-    made = tuple(torch.empty(images.shape, device=images.device) for _ in names)
+    size = crop or images.shape[3]
+    shape = (*images.shape[:2], size, size) if crop else images.shape
+    made = tuple(torch.empty(shape, device=images.device) for _ in names)
 
     def make(rows: slice) -> None:
         for k, name in enumerate(names):
-            view = VIEWS[name](images[rows], Draws(keys_of(keys[rows], k)), flip)
+            view = VIEWS[name](images[rows], Draws(keys_of(keys[rows], k)), flip, crop)
             made[k][rows].copy_(view).div_(255)
 
     if images.device.type == "cpu":
@@ -78,25 +84,27 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
 
 
-def weak(images: Tensor, draws: Draws, flip: bool) -> Tensor:
+def weak(images: Tensor, draws: Draws, flip: bool, crop: int | None = None) -> Tensor:
     """A random crop, flipped with probability 1/2 (if `flip`)."""
-    crop = random_resized_crop if max(images.shape[2:]) > RESIZED_ABOVE else random_shift
-    return crop(images, draws, flip)
+    if crop is None and max(images.shape[2:]) <= RESIZED_ABOVE:
+        return random_shift(images, draws, flip)
+    return random_resized_crop(images, draws, flip, crop)
 
 
-def strong(images: Tensor, draws: Draws, flip: bool) -> Tensor:
+def strong(images: Tensor, draws: Draws, flip: bool, crop: int | None = None) -> Tensor:
     """A weak view, RandAugment and cutout."""
-    return cutout(rand_augment(weak(images, draws, flip), draws), draws)
+    return cutout(rand_augment(weak(images, draws, flip, crop), draws), draws)
 
 
-def weak_cutout(images: Tensor, draws: Draws, flip: bool) -> Tensor:
+def weak_cutout(images: Tensor, draws: Draws, flip: bool, crop: int | None = None) -> Tensor:
     """A weak view, and a cutout a quarter as wide as the image."""
-    return cutout(weak(images, draws, flip), draws, size=max(images.shape[2:]) // 4)
+    view = weak(images, draws, flip, crop)
+    return cutout(view, draws, size=max(view.shape[2:]) // 4)
 
 
-def crop_jitter(images: Tensor, draws: Draws, flip: bool) -> Tensor:
+def crop_jitter(images: Tensor, draws: Draws, flip: bool, crop: int | None = None) -> Tensor:
     """A random resized crop of at least 20 % of the area, flip and colour jitter, as in SimCLR."""
-    return colour_jitter(batched_resized_crop(images, draws, flip), draws)
+    return colour_jitter(batched_resized_crop(images, draws, flip, crop), draws)
 
 
 VIEWS = {view.__name__: view for view in (weak, weak_cutout, strong, crop_jitter)}
@@ -121,13 +129,14 @@ def _lines(size: int) -> NDArray[np.int32]:
     return np.where(line < size, line, 2 * (size - 1) - line).astype(np.int32)
 
 
-def random_resized_crop(images: Tensor, draws: Draws, flip: bool) -> Tensor:
-    """A flip and a crop of random size, aspect ratio and place, resized to the size of the image.
+def random_resized_crop(images: Tensor, draws: Draws, flip: bool, size: int | None = None) -> Tensor:
+    """A flip and a crop of random size, aspect ratio and place, resized to `size`, or that of the image.
 
     As torchvision's RandomResizedCrop, bilinear. One image at a time, since crops differ in size.
     """
     h, w = images.shape[2:]
-    made = images.new_empty(images.shape)
+    shape = (size, size) if size else (h, w)
+    made = images.new_empty((*images.shape[:2], *shape))
     flipped = (draws.uniform(1) < 0.5) & flip
     boxes = np.concatenate([crop_boxes(draws, h, w), flipped]).T.tolist()
     for k, (top, left, height, width, flip_it) in enumerate(boxes):
@@ -135,18 +144,18 @@ def random_resized_crop(images: Tensor, draws: Draws, flip: bool) -> Tensor:
         box = images[k : k + 1, :, top : top + height, left : left + width]
         box = box.flip(3) if flip_it else box
         box = box if box.device.type == "cpu" else box.float()  # a CPU can resize bytes
-        new = F.interpolate(box, (h, w), mode="bilinear", antialias=True)
+        new = F.interpolate(box, shape, mode="bilinear", antialias=True)
         made[k : k + 1].copy_(new.round() if new.is_floating_point() else new)
     return made
 
 
-def batched_resized_crop(images: Tensor, draws: Draws, flip: bool) -> Tensor:
+def batched_resized_crop(images: Tensor, draws: Draws, flip: bool, size: int | None = None) -> Tensor:
     """The same for small images, a whole batch at a time, with 20 to 100 % of the area.  Floats, 0 to 255"""
     h, w = images.shape[2:]
     flipped = (draws.uniform(1)[0] < 0.5) & flip
     top, left, height, width = crop_boxes(draws, h, w, least=0.2)
-    y0, y1, down = _between_lines(top, height, h)
-    x0, x1, right = _between_lines(left, width, w)
+    y0, y1, down = _between_lines(top, height, size or h)
+    x0, x1, right = _between_lines(left, width, size or w)
     x0, x1, right = (np.where(flipped[:, None], a[:, ::-1], a) for a in (x0, x1, right))
 
     def on(a: NDArray[np.generic]) -> Tensor:

@@ -162,6 +162,7 @@ def log_density(outputs: Outputs, state: Mapping[str, Tensor]) -> Tensor:
 
 
 SYSTEM = System(
+    no_recipe="its ladder is slim here and stands on a shared backbone",
     name="cgdl",
     about="CGDL on the known classes (slim, on the shared backbone), k-means on the images of low density",
     paper="Sun et al., Conditional Gaussian Distribution Learning for Open Set Recognition, CVPR 2020",

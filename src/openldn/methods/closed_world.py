@@ -28,7 +28,7 @@ from openldn.training.stage import Losses, Objective, Stage, System
 class Settings(settings.Settings):
     """Of closed-world methods, whichever stage they are."""
 
-    # 1024 x 1024 steps of 64 images, pseudo-labels renewed about every 10 x 1024 steps.
+    # 1024 x 1024 steps of 64 images, as in OpenLDN's stage 2 and MixMatch.
     paper: ClassVar[Mapping[str, Any]] = {
         "epochs": 0.0,
         "least_images": 64 * 1024 * 1024,
@@ -44,7 +44,9 @@ class Settings(settings.Settings):
     least_images: int | None = 45_000
     """See at least this many unlabelled images, however few there are."""
     batch: int = 64
-    """Labelled images per step, and as many unlabelled ones."""
+    """Labelled images per step."""
+    ratio: int = 1
+    """Unlabelled images per labelled one."""
     weight_decay: float = 0.02
     """Weights shrink by this times the learning rate at each step."""
     ema_share: float = 0.05
@@ -55,13 +57,26 @@ class Settings(settings.Settings):
     """Start with downsized images. Pseudo-labels are renewed once images have their full size."""
 
 
+PHOTOGRAPHS = ("imagenet-100", "oxford-pets", "fgvc-aircraft", "stanford-cars", "herbarium19")
+# 200 x 1024 steps of 512 images, pseudo-labels renewed every 10 x 1024 steps.
+OF_PHOTOGRAPHS = {"batch": 512, "least_images": 512 * 200 * 1024, "refreshes": 19, "head_bias": False}
+
+
 class PseudoLabelSettings(Settings):
     """Of second stages."""
 
     paper: ClassVar[Mapping[str, Any]] = {"refreshes": 102, "gate": False}
+    paper_on: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "tiny-imagenet": {"head_bias": False},
+        **{name: OF_PHOTOGRAPHS for name in PHOTOGRAPHS},
+    }
 
+    head_bias: bool = True
+    """Whether the linear head has a bias."""
     refreshes: int = 10
     """How often pseudo-labels are renewed, evenly over the stage (iterative pseudo-labelling)."""
+    period: float | None = None
+    """Instead: renew them every so many epochs of 1024 steps (the paper's m, which is 10)."""
     gate: bool = True
     """Keep the pseudo-labels while the network gets fewer than half of the labels of some class right."""
 
@@ -72,7 +87,7 @@ class ClosedWorld(Objective):
     averaged = True
 
     def composition(self) -> Composition:
-        return full_of_each(self.problem, self.settings.batch)
+        return full_of_each(self.problem, self.settings.batch, self.settings.ratio)
 
 
 class OnPseudoLabels(ClosedWorld):
@@ -104,7 +119,7 @@ class OnPseudoLabels(ClosedWorld):
 
     def refresh(self, average: Classifier, progress: float) -> None:
         """New pseudo-labels, if images have their full size and, with a gate, `ready` says so."""
-        size = self.problem.images.shape[-1]
+        size = self.problem.size
         if average.training_size in (None, size) and (not self.settings.gate or self.ready(average)):
             self.choose(infer(average, self._unlabelled()).logits.softmax(dim=1))
             self.n_refreshed += 1
@@ -192,7 +207,14 @@ def warn_of_empty_classes(labels: Tensor, n_known: int, names: Sequence[str | in
 # ------------------------------------------------------------- closed-world methods as stages of systems
 
 
-def alone(name: str, title: str, paper: str, objective: type[Objective], own: type[Settings]) -> System:
+def alone(
+    name: str,
+    title: str,
+    paper: str,
+    objective: type[Objective],
+    own: type[Settings],
+    no_recipe: str = "",
+) -> System:
     """A closed-world method on the known classes; unsure images are rejected and clustered."""
     stage = Stage(
         name=name,
@@ -203,7 +225,7 @@ def alone(name: str, title: str, paper: str, objective: type[Objective], own: ty
         evaluations=10,
     )
     about = f"{title} on the known classes, k-means on the images it is unsure of"
-    return System(name=name, about=about, paper=paper, stages=(stage,))
+    return System(name=name, about=about, paper=paper, no_recipe=no_recipe, stages=(stage,))
 
 
 def second_stage(name: str, objective: type[Objective], own: type[Settings]) -> Stage:
@@ -225,6 +247,7 @@ def followed_by(system: System, then: Stage, name: str | None = None, about: str
         then = replace(then, name=f"{method}-2")
     return System(
         name=name or f"{system.name}+{method}",
+        no_recipe=system.no_recipe,
         about=about or f"{system.about}; then closed-world training with {method}",
         paper=system.paper,
         stages=(*first, replace(then, share=0.5)),

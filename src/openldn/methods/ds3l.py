@@ -10,7 +10,7 @@ Images that get a low weight are taken to be novel.
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,17 @@ from openldn.training.stage import Losses, Objective, Stage, System
 
 class Settings(RejectingSettings):
     """Of DS3L."""
+
+    # 200,000 steps of 50 labelled and 50 other images.
+    paper: ClassVar[Mapping[str, Any]] = {
+        "epochs": 0.0,
+        "least_images": 50 * 200_000,
+        "batch": 100,
+        "lr": 3e-4,
+        "schedule": "constant",
+        "omega_lr": 6e-5,
+        "omega_every": 1,
+    }
 
     consistency: float = 10.0
     """λ: weight of the unlabelled images' loss at the end."""

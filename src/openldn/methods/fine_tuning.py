@@ -146,6 +146,7 @@ SELF_LABELLING = Stage(
     pretrained=True,
 )
 SYSTEM = System(
+    no_recipe="it is ours: its defaults are its recipe",
     name="fine-tuned",
     about="metric learning from a pretrained start, whitened clustering, then self-labelling",
     paper="ours (docs/own-images.md)",

@@ -1,5 +1,8 @@
 """FixMatch (Sohn et al., NeurIPS 2020)."""
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import torch
 import torch.nn.functional as F
 
@@ -17,6 +20,21 @@ class Settings(closed_world.Settings):
     """Confidence above which the weak view's class is the strong view's pseudo-label."""
 
 
+class AloneSettings(Settings):
+    """Of FixMatch by itself."""
+
+    paper: ClassVar[Mapping[str, Any]] = {
+        "ratio": 7,
+        "least_images": 7 * 64 * 1024 * 1024,
+        "lr": 0.03,
+        "schedule": "cosine-7-16",
+        "optimiser": "nesterov",
+        "l2": 5e-4,
+        "weight_decay": 0.0,
+    }
+    paper_on: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar100": {"l2": 1e-3}}
+
+
 class FixMatch(closed_world.ClosedWorld):
     """The strong view learns the weak view's class, where that is very confident."""
 
@@ -32,5 +50,7 @@ class FixMatch(closed_world.ClosedWorld):
         return {"labelled": F.cross_entropy(labelled, batch.y), "unlabelled": pseudo}
 
 
-SYSTEM = closed_world.alone("fixmatch", "FixMatch", "Sohn et al., FixMatch, NeurIPS 2020", FixMatch, Settings)
+SYSTEM = closed_world.alone(
+    "fixmatch", "FixMatch", "Sohn et al., FixMatch, NeurIPS 2020", FixMatch, AloneSettings
+)
 SECOND_STAGE = closed_world.second_stage("fixmatch", FixMatch, Settings)

@@ -53,6 +53,7 @@ def contrasts(a: Tensor, b: Tensor, y: Tensor, settings: Settings) -> dict[str, 
 
 
 SYSTEM = System(
+    no_recipe="its paper starts from a ViT-B/16 that DINO has trained",
     name="gcd",
     about="SimCLR, then GCD: contrastive learning and semi-supervised k-means",
     paper="Vaze et al., Generalized Category Discovery, CVPR 2022",

@@ -43,5 +43,6 @@ SYSTEM = closed_world.alone(
     "Tarvainen and Valpola, Mean Teachers Are Better Role Models, NeurIPS 2017",
     MeanTeacher,
     Settings,
+    no_recipe="its authors' recipe is for a network of 13 layers with ramps of its own",
 )
 SECOND_STAGE = closed_world.second_stage("mean-teacher", MeanTeacher, Settings)

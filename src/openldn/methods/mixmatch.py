@@ -26,6 +26,15 @@ class Settings(closed_world.Settings):
     """Beta parameter of mixup; 0 is none."""
 
 
+class AloneSettings(Settings):
+    """Of MixMatch by itself."""
+
+    paper_on: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "cifar100": {"unlabelled_weight": 150.0},
+        "svhn": {"unlabelled_weight": 250.0},
+    }
+
+
 class MixMatch(closed_world.ClosedWorld):
     """Guesses labels from two views, sharpens them, and mixes everything with everything."""
 
@@ -51,6 +60,6 @@ class MixMatch(closed_world.ClosedWorld):
 
 
 SYSTEM = closed_world.alone(
-    "mixmatch", "MixMatch", "Berthelot et al., MixMatch, NeurIPS 2019", MixMatch, Settings
+    "mixmatch", "MixMatch", "Berthelot et al., MixMatch, NeurIPS 2019", MixMatch, AloneSettings
 )
 SECOND_STAGE = closed_world.second_stage("mixmatch", MixMatch, Settings)

@@ -33,6 +33,7 @@ from openldn.maths.losses import (
 from openldn.maths.metrics import pair_auc
 from openldn.methods import fixmatch, mean_teacher, mixmatch, uda
 from openldn.methods.closed_world import followed_by
+from openldn.nets.backbones import Shortcuts
 from openldn.nets.classifier import Classifier
 from openldn.nets.similarity import PairSimilarity
 from openldn.training import settings
@@ -54,7 +55,10 @@ class Settings(settings.Settings):
         "order": "omega-first",
         "omega_rows": "all",
         "omega_every": 1,
+        "shortcuts": "pooled",
     }
+
+    paper_on: ClassVar[Mapping[str, Mapping[str, Any]]] = {"imagenet-100": {"batch": 480, "lr": 1e-2}}
 
     epochs: float | None = 8.0
     """Passes over the unlabelled images."""
@@ -64,6 +68,9 @@ class Settings(settings.Settings):
     """Labelled and unlabelled images per step; strong views come on top."""
     composition: Literal["equal", "proportional"] = "proportional"
     """Labelled images of a batch: half, or their share among all images."""
+    shortcuts: Shortcuts = "projection"
+    """Of ResNets: projection, 1x1 convolutions; pooled (authors' code), without parameters, and weights start
+    as torch makes them."""
     tau: float = 0.5
     """Confidence above which the weak view's class is the strong view's pseudo-label."""
     pair: bool = True

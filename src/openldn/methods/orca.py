@@ -7,6 +7,9 @@ After SimCLR. Two weak views of every image; p and p' are their predictions.
     R   = −H(mean p)                                             of unlabelled images
 """
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,6 +27,19 @@ from openldn.training.stage import Losses, Objective, Stage, System
 
 class Settings(settings.Settings):
     """Of ORCA."""
+
+    paper: ClassVar[Mapping[str, Any]] = {
+        "epochs": 200.0,
+        "batch": 512,
+        "lr": 0.1,
+        "schedule": "steps",
+        "optimiser": "sgd",
+        "l2": 5e-4,
+        "refreshes": 200,
+    }
+    paper_on: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "imagenet-100": {"epochs": 90.0, "l2": 1e-4, "refreshes": 90}
+    }
 
     margin: float = 1.0
     """Largest negative margin, as a cosine: it is multiplied by the uncertainty."""
@@ -45,7 +61,7 @@ class ORCA(Objective):
 
     def __init__(self, problem: Problem, network: Classifier, settings: Settings):
         super().__init__(problem, network, settings)
-        network.freeze_early(*problem.images.shape[1:3])
+        network.freeze_early(problem.images.shape[1], problem.size)
         self.register_buffer("uncertainty", torch.tensor(0.5))
 
     def refresh(self, average: Classifier, progress: float) -> None:

@@ -133,6 +133,7 @@ def hold_out(labels: Tensor, n_known: int, seed: int, share: float = 0.2) -> tup
 
 
 SYSTEM = System(
+    no_recipe="its paper has features of other networks",
     name="pim",
     about="frozen features and a linear classifier that maximises mutual information",
     paper="Chiaroni et al., Parametric Information Maximization for Generalized Category Discovery, ICCV "

@@ -122,7 +122,7 @@ class ClusterTheRest(Predictor):
         w = torch.tensor(self.w)
         novel = known_probabilities(unlabelled.logits, share, w).sum(dim=1).argsort()[:n_novel_images]
         some = Part(problem.images, problem.unlabelled[novel[:: -(-len(novel) // sample)]])
-        seen = [_early(infer(Augmented(some, problem.flip, keys=(seed, k)))) for k in range(n_views)]
+        seen = [_early(infer(Augmented(some, problem.flip, problem.crop, (seed, k)))) for k in range(n_views)]
         self.state = {
             "share": share,
             "w": w,
@@ -157,14 +157,16 @@ class ClusterTheRest(Predictor):
 class Augmented:
     """One augmented view (crop and colour jitter) of each image."""
 
-    def __init__(self, images: Images, flip: bool, keys: tuple[int, ...]):
-        self.images, self.flip, self.keys, self.shape = images, flip, keys, images.shape
+    def __init__(self, images: Images, flip: bool, crop: int | None, keys: tuple[int, ...]):
+        self.images, self.flip, self.crop, self.keys = images, flip, crop, keys
+        self.shape = images.shape if crop is None else (*images.shape[:2], crop, crop)
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        (view,) = views(self.images[rows], ("crop_jitter",), self.flip, keys_of(*self.keys, rows.numpy()))
+        images, keys = self.images[rows], keys_of(*self.keys, rows.numpy())
+        (view,) = views(images, ("crop_jitter",), self.flip, keys, self.crop)
         return view[:, None] if view.ndim == 2 else (255 * view).round().to(torch.uint8)
 
 
@@ -185,6 +187,7 @@ def whitening(z: Tensor, shrink: float = 0.03) -> Tensor:
 # Clustering looks at all images, which costs as much as many steps: once is enough.
 PU = Stage(name="pu", objective=PULearning, settings=Settings, outputs="known+1", predictor=ClusterTheRest)
 SYSTEM = System(
+    no_recipe="it is ours: its defaults are its recipe",
     name="pu-clustering",
     about="positive-unlabelled learning, then clustering of the rest",
     paper="ours, after Elkan and Noto, KDD 2008 (docs/pu-self-training.md)",

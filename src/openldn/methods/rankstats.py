@@ -7,7 +7,9 @@ classes, in no order: p1 and p2. Two weak views, x and x'.
     L = CE(p1, labelled) + BCE(p2(x_i) · p2(x'_j), s_ij) + w(t) (‖p1 − p1'‖² + ‖p2 − p2'‖²)
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +28,18 @@ from openldn.training.stage import Losses, Objective, Stage, System
 class Settings(settings.Settings):
     """Of RankStats."""
 
+    paper: ClassVar[Mapping[str, Any]] = {
+        "epochs": 200.0,
+        "batch": 128,
+        "lr": 0.1,
+        "schedule": "steps",
+        "optimiser": "sgd",
+        "l2": 1e-4,
+    }
+    paper_on: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "cifar100": {"consistency": 50.0, "ramp_until": 0.75}
+    }
+
     top_k: int = 5
     """Number of strongest features that are compared."""
     consistency: float = 5.0
@@ -42,7 +56,7 @@ class RankStats(Objective):
 
     def __init__(self, problem: Problem, network: Classifier, settings: Settings):
         super().__init__(problem, network, settings)
-        network.freeze_early(*problem.images.shape[1:3])
+        network.freeze_early(problem.images.shape[1], problem.size)
         self.known = nn.Linear(network.head.in_features, problem.n_known)
 
     def losses(self, network: Classifier, average: Classifier, batch: Batch, progress: float) -> Losses:

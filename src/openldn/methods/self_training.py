@@ -148,6 +148,7 @@ class UniformPrior(Predictor):
 
 
 SYSTEM = System(
+    no_recipe="it is ours: its defaults are its recipe",
     name="pu-self-training",
     about="positive-unlabelled learning, clustering, then self-training",
     paper="ours, after Elkan and Noto, KDD 2008 (docs/pu-self-training.md)",

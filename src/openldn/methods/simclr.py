@@ -4,8 +4,9 @@ Settings follow SCAN's recipe for CIFAR: a projection to 128 dimensions, tempera
 and learns from labelled and unlabelled images alike.
 """
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -21,6 +22,16 @@ from openldn.training.stage import Losses, Objective, Stage, System
 
 class Settings(settings.Settings):
     """Of SimCLR."""
+
+    # SCAN's recipe for CIFAR.
+    paper: ClassVar[Mapping[str, Any]] = {
+        "epochs": 500.0,
+        "batch": 512,
+        "lr": 0.4,
+        "schedule": "cosine",
+        "optimiser": "sgd",
+        "l2": 1e-4,
+    }
 
     temperature: float = 0.1
     """Of the contrastive loss."""

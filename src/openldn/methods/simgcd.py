@@ -53,6 +53,7 @@ class SimGCD(simclr.Contrastive):
 
 
 SYSTEM = System(
+    no_recipe="its paper starts from a ViT-B/16 that DINO has trained",
     name="simgcd",
     about="SimCLR, then SimGCD",
     paper="Wen, Zhao and Qi, Parametric Classification for Generalized Category Discovery, ICCV 2023",

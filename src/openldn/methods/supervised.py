@@ -1,6 +1,7 @@
 """Plain supervised training on the labelled images: the simplest baseline."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 
@@ -25,14 +26,28 @@ class Supervised(Objective):
 
 def last_stage_alone(problem: Problem, network: Classifier, settings: Any) -> Supervised:
     """Supervised training of the last stage alone: what SimCLR has learned before it stays."""
-    network.freeze_early(*problem.images.shape[1:3])
+    network.freeze_early(problem.images.shape[1], problem.size)
     return Supervised(problem, network, settings)
+
+
+class PretrainingSettings(Settings):
+    """Of supervised training before another stage."""
+
+    # UNO's: 200 passes over the labelled images, which are 50 over the others with the paper's labels.
+    paper: ClassVar[Mapping[str, Any]] = {
+        "epochs": 50.0,
+        "batch": 128,
+        "lr": 0.1,
+        "schedule": "warm-up-cosine",
+        "optimiser": "sgd",
+        "l2": 1e-4,
+    }
 
 
 PRETRAINING = Stage(
     name="supervised",
     objective=Supervised,
-    settings=Settings,
+    settings=PretrainingSettings,
     share=0.3,
     outputs="known",
     evaluations=0,
@@ -41,6 +56,7 @@ PRETRAINING = Stage(
 SYSTEM = System(
     name="supervised",
     about="known classes alone, k-means on the images it is unsure of",
+    no_recipe="it has no paper",
     stages=(
         Stage(
             name="supervised",

@@ -6,6 +6,8 @@ network's prediction varies with the view, relative to the largest.
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +27,19 @@ from openldn.training.stage import Losses, Objective, Stage, System
 
 class Settings(settings.Settings):
     """Of TRSSL."""
+
+    # 200 x 1024 steps of 256 images.
+    paper: ClassVar[Mapping[str, Any]] = {
+        "epochs": 0.0,
+        "least_images": 200 * 1024 * 192,
+        "batch": 256,
+        "lr": 0.1,
+        "schedule": "warm-up-cosine",
+        "optimiser": "sgd",
+        "l2": 1e-4,
+        "uncertainty_views": 10,
+        "refreshes": 200,
+    }
 
     mixup: float = 0.75
     """Beta parameter of mixup; 0 is none."""
@@ -61,7 +76,9 @@ class TRSSL(Objective):
         with evaluating(average):
             for part in rows.split(at_once):
                 keys = keys_of(seed, part.numpy())
-                made = views(problem.images[part], ("crop_jitter",) * n_views, problem.flip, keys)
+                made = views(
+                    problem.images[part], ("crop_jitter",) * n_views, problem.flip, keys, problem.crop
+                )
                 p = torch.stack([average(view.to(device)).logits.softmax(dim=1) for view in made])
                 chosen = p.mean(dim=0).argmax(dim=1)
                 spread.append(p[:, torch.arange(len(part)), chosen].std(dim=0))

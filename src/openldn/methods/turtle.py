@@ -122,6 +122,7 @@ def turtle_loss(logits: Tensor, agreed: Tensor, labels: Tensor, entropy_weight: 
 
 
 SYSTEM = System(
+    no_recipe="its paper has features of other networks",
     name="turtle",
     about="frozen features and the labelling that a linear classifier learns best",
     paper="Gadetsky et al., Let Go of Your Labels with Unsupervised Transfer, ICML 2024",

@@ -3,7 +3,8 @@
 OpenLDN's authors mix up labelled images, and compare the threshold with the sharpened prediction.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +27,21 @@ class Settings(closed_world.Settings):
     """Which confidence is compared with the threshold."""
     mixup: float = 0.0
     """Beta parameter of mixup among labelled images; 0 is none."""
+
+
+class AloneSettings(Settings):
+    """Of UDA by itself, as in its authors' script for CIFAR-10."""
+
+    paper: ClassVar[Mapping[str, Any]] = {
+        "batch": 32,
+        "ratio": 10,
+        "least_images": 10 * 32 * 400_000,
+        "lr": 0.03,
+        "schedule": "warm-up-cosine",
+        "optimiser": "nesterov",
+        "l2": 5e-4,
+        "weight_decay": 0.0,
+    }
 
 
 class SecondStageSettings(Settings):
@@ -60,6 +76,6 @@ SYSTEM = closed_world.alone(
     "UDA",
     "Xie et al., Unsupervised Data Augmentation for Consistency Training, NeurIPS 2020",
     UDA,
-    Settings,
+    AloneSettings,
 )
 SECOND_STAGE = closed_world.second_stage("uda", UDA, SecondStageSettings)

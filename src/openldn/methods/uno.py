@@ -6,8 +6,9 @@ help to learn. The pseudo-labels that Sinkhorn makes of one view are the targets
 authors use it, Sinkhorn runs over known and novel classes together, since unlabelled images may be of either.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,16 @@ from openldn.training.stage import Losses, Objective, Stage, System
 
 class Settings(settings.Settings):
     """Of UNO."""
+
+    # Of its second version, but for the small crops.
+    paper: ClassVar[Mapping[str, Any]] = {
+        "epochs": 500.0,
+        "batch": 512,
+        "lr": 0.4,
+        "schedule": "warm-up-cosine",
+        "optimiser": "sgd",
+        "l2": 1.5e-4,
+    }
 
     overclustering: int = 3
     """Finer clusters per novel class."""

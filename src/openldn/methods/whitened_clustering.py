@@ -120,6 +120,7 @@ CLUSTERING = Stage(
     evaluations=0,
 )
 SYSTEM = System(
+    no_recipe="it is ours: its defaults are its recipe",
     name="whitened-clustering",
     about="frozen features, whitened by labelled images, Ward's clustering, then a mixture",
     paper="ours (docs/own-images.md)",

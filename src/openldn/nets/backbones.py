@@ -6,11 +6,14 @@ to 96 the same and a max-pool, above that the usual 7x7 convolution at half reso
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from openldn.errors import UserError
+
+Shortcuts = Literal["projection", "pooled"]
 
 
 def builder(name: str) -> Callable[[int, int], nn.Module]:
@@ -60,9 +63,20 @@ class SmallNet(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A residual network (He et al., 2016) with 1x1-convolution shortcuts; features are pooled, d wide."""
+    """A residual network (He et al., 2016); features are pooled, d wide.
 
-    def __init__(self, channels: int, size: int, block: "type[Basic | Bottleneck]", depths: tuple[int, ...]):
+    Shortcuts are 1x1 convolutions, and weights start as Kaiming-normal. With `pooled`, as in stage 1 of the
+    authors' code, shortcuts have no parameters, and weights start as torch makes them.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        size: int,
+        block: "type[Basic | Bottleneck]",
+        depths: tuple[int, ...],
+        pooled: bool = False,
+    ):
         super().__init__()
         if size <= 48:
             stem: list[nn.Module] = [_conv_bn_relu(channels, 64)]
@@ -74,12 +88,12 @@ class ResNet(nn.Module):
         for stage, depth in enumerate(depths):
             for i in range(depth):
                 stride = 2 if stage > 0 and i == 0 else 1
-                blocks.append(block(width, 64 * 2**stage, stride))
+                blocks.append(block(width, 64 * 2**stage, stride, pooled))
                 width = 64 * 2**stage * block.expansion
         self.layers = nn.Sequential(*stem, *blocks)
         self.last = depths[-1]  # number of layers of the last stage
         for m in self.modules():
-            if isinstance(m, nn.Conv2d):
+            if isinstance(m, nn.Conv2d) and not pooled:
                 nn.init.kaiming_normal_(m.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -91,14 +105,14 @@ class Basic(nn.Module):
 
     expansion = 1
 
-    def __init__(self, width_in: int, width: int, stride: int):
+    def __init__(self, width_in: int, width: int, stride: int, pooled: bool = False):
         super().__init__()
         self.residual = nn.Sequential(
             _conv_bn_relu(width_in, width, stride=stride),
             nn.Conv2d(width, width, 3, padding=1, bias=False),
             nn.BatchNorm2d(width),
         )
-        self.shortcut = _shortcut(width_in, width, stride)
+        self.shortcut = _shortcut(width_in, width, stride, pooled)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.residual(x) + self.shortcut(x))
@@ -109,7 +123,7 @@ class Bottleneck(nn.Module):
 
     expansion = 4
 
-    def __init__(self, width_in: int, width: int, stride: int):
+    def __init__(self, width_in: int, width: int, stride: int, pooled: bool = False):
         super().__init__()
         self.residual = nn.Sequential(
             _conv_bn_relu(width_in, width, kernel=1),
@@ -117,7 +131,7 @@ class Bottleneck(nn.Module):
             nn.Conv2d(width, 4 * width, 1, bias=False),
             nn.BatchNorm2d(4 * width),
         )
-        self.shortcut = _shortcut(width_in, 4 * width, stride)
+        self.shortcut = _shortcut(width_in, 4 * width, stride, pooled)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.residual(x) + self.shortcut(x))
@@ -138,9 +152,23 @@ def _identity(width_in: int, width: int) -> nn.Module:
     return made
 
 
-def _shortcut(width_in: int, width: int, stride: int) -> nn.Module:
+class Pooled(nn.Module):
+    """A shortcut without parameters: average pooling, and channels of zeros."""
+
+    def __init__(self, width_in: int, width: int, stride: int):
+        super().__init__()
+        self.stride, self.added = stride, width - width_in
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.avg_pool2d(x, self.stride, ceil_mode=True) if self.stride > 1 else x
+        return nn.functional.pad(x, (0, 0, 0, 0, 0, self.added))
+
+
+def _shortcut(width_in: int, width: int, stride: int, pooled: bool) -> nn.Module:
     if stride == 1 and width_in == width:
         return nn.Identity()
+    if pooled:
+        return Pooled(width_in, width, stride)
     return nn.Sequential(nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width))
 
 
@@ -175,7 +203,14 @@ def on_features(name: str, d: int) -> nn.Module:
 BACKBONES: dict[str, Callable[[int, int], nn.Module]] = {
     "small": SmallNet,
     "medium": partial(SmallNet, wide=2),
-    "resnet18": lambda channels, size: ResNet(channels, size, Basic, (2, 2, 2, 2)),
-    "resnet50": lambda channels, size: ResNet(channels, size, Bottleneck, (3, 4, 6, 3)),
+    "resnet18": partial(ResNet, block=Basic, depths=(2, 2, 2, 2)),
+    "resnet50": partial(ResNet, block=Bottleneck, depths=(3, 4, 6, 3)),
+    "resnet18-pooled": partial(ResNet, block=Basic, depths=(2, 2, 2, 2), pooled=True),
+    "resnet50-pooled": partial(ResNet, block=Bottleneck, depths=(3, 4, 6, 3), pooled=True),
     "none": Input,
 }
+
+
+def variant(name: str, pooled: bool) -> str:
+    """The name of the network with pooled shortcuts, if they are asked for and it has any."""
+    return f"{name}-pooled" if pooled and f"{name}-pooled" in BACKBONES else name

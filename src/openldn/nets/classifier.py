@@ -65,6 +65,7 @@ class Classifier(nn.Module):
         """`mean` and `std` are (c, 1, 1) for images and (d,) for features."""
         super().__init__()
         self.input_size: int | None = None  # images are resized to this first, if it is not their own size
+        self.crop: int | None = None  # in evaluation, the centre of so many pixels is seen
         self.training_size: int | None = None  # the same, instead, for a while (progressive resizing)
         self.flip_tta = False  # whether `infer` averages over the flipped image (test-time augmentation)
         self.mixed_precision = False  # whether the backbone computes in bfloat16; weights stay float32
@@ -178,12 +179,20 @@ def infer(network: nn.Module, images: Images) -> Outputs:
             if x.ndim == 3:
                 views = x.unbind(1)
             else:
-                x = x.float().div_(255)
+                x = centre(x, getattr(network, "crop", None)).float().div_(255)
                 views = (x, x.flip(3)) if flip_tta else (x,)
             outputs = [(*network(view), *early[-1:]) for view in views]
             parts.append(tuple(sum(same) / len(same) for same in zip(*outputs, strict=True)))
             early.clear()
     return Outputs(*(torch.cat(same).cpu() for same in zip(*parts, strict=True)))
+
+
+def centre(images: Tensor, crop: int | None) -> Tensor:
+    """The centre of images, so many pixels wide; all of them without `crop`.  (n, c, h, w)"""
+    if crop is None or images.shape[3] == crop:
+        return images
+    first = (images.shape[3] - crop) // 2
+    return images[..., first : first + crop, first : first + crop]
 
 
 def _enlargement(network: nn.Module, images: Images) -> int:

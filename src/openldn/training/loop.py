@@ -30,6 +30,7 @@ from openldn.training.settings import PretrainedSettings, Settings
 from openldn.training.stage import Objective, Stage
 
 Evaluation = dict[str, Any]
+EPOCH = 1024  # steps, in which the setting `period` is given
 REFRESH_SHARE = 0.2  # of a budget, the most that refreshes may take
 
 
@@ -78,14 +79,17 @@ class Training:
         self.stage, self.network, self.settings = stage, network, settings
         slower = None
         if isinstance(settings, PretrainedSettings):
-            network.freeze_first(settings.frozen_share, problem.images.shape[3])
+            network.freeze_first(settings.frozen_share, problem.size)
             slower = discriminative_rates(network.backbone, settings.backbone_lr, settings.early_lr)
         self.objective: Objective = stage.objective(problem, network, settings)
         self.objective.to(next(network.parameters()).device)
-        self.optimiser = optimiser(settings.optimiser, nn.ModuleList([network, self.objective]), slower)
+        self.optimiser = optimiser(
+            settings.optimiser, nn.ModuleList([network, self.objective]), slower, settings.l2
+        )
         self.average = MovingAverage(network) if self.objective.averaged else None
         self.composition = self.objective.composition()
         self.refreshes: int | None = getattr(settings, "refreshes", None)
+        self.period: float | None = getattr(settings, "period", None)
         self.round = self.round_start = 0  # batches are drawn anew in each round
         self.refreshed = 0.0  # progress at the last refresh
         self.refresh_cost = 0.0  # image passes
@@ -121,7 +125,7 @@ class Training:
     def resize(self, progress: float) -> None:
         """Progressive resizing, where the settings ask for it."""
         if getattr(self.settings, "progressive_resizing", False):
-            size = progressive_size(progress, self.problem.images.shape[-1])
+            size = progressive_size(progress, self.problem.size)
             self.network.training_size = self.model.training_size = size
 
     @contextmanager
@@ -130,7 +134,7 @@ class Training:
         if not isinstance(self.settings, PretrainedSettings):
             yield
             return
-        size = self.network.input_size or self.problem.images.shape[-1]
+        size = self.network.input_size or self.problem.size
         size = downsized(size, self.settings.resolution)
         self.network.training_size = self.model.training_size = size
         try:
@@ -166,7 +170,11 @@ class Training:
 
         Refreshes are evenly spaced, but so far apart that they take at most a fifth of a budget.
         """
-        if clock.expired or self.refreshes == 0:
+        if clock.expired:
+            return False
+        if self.period is not None:
+            return clock.step - self.round_start >= round(EPOCH * self.period)
+        if self.refreshes == 0:
             return False
         if self.refreshes is None:
             each = math.ceil(len(self.problem.unlabelled) / self.composition.counted)
@@ -179,7 +187,7 @@ class Training:
     def next_round(self, clock: Clock) -> None:
         """Refreshes, and begins the next round."""
         self.round, self.round_start = self.round + 1, clock.step
-        if self.refreshes:
+        if self.refreshes or self.period is not None:
             progress, before = clock.progress, clock.passes.total
             self.resize(progress)
             self.objective.refresh(self.model, progress)

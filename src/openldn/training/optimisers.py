@@ -15,16 +15,20 @@ from openldn.training.settings import OptimiserName
 
 
 def optimiser(
-    name: OptimiserName, network: nn.Module, slower: Mapping[Tensor, float] | None = None
-) -> "Adam | Muon":
+    name: OptimiserName,
+    network: nn.Module,
+    slower: Mapping[Tensor, float] | None = None,
+    l2: float = 0.0,
+) -> "Adam | Muon | SGD":
     """An optimiser by name, for all trainable parameters of a network.
 
-    `slower` has the learning rate of some of them, in units of the others' (Adam alone).
+    `slower` has the learning rate of some of them, in units of the others' (not for Muon). `l2` is for SGD.
     """
     if name == "muon":
         return Muon(network)
     params = [*network.parameters()]
-    return Adam(params, [(slower or {}).get(p, 1.0) for p in params])
+    rates = [(slower or {}).get(p, 1.0) for p in params]
+    return Adam(params, rates) if name == "adam" else SGD(params, rates, l2, nesterov=name == "nesterov")
 
 
 def discriminative_rates(network: nn.Module, last: float, first: float) -> dict[Tensor, float]:
@@ -83,6 +87,47 @@ class Adam:
         for name in ("m", "v"):
             for kept, saved in zip(getattr(self, name), state[name], strict=True):
                 kept.copy_(saved)
+
+
+class SGD:
+    """SGD with momentum, equal to torch's; parameters that are not trained are left out.
+
+    The L2 penalty is of matrices and filters, not of biases and normalisations.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[Tensor],
+        rates: Sequence[float] | None = None,
+        l2: float = 0.0,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+    ):
+        kept = [(p, r) for p, r in zip(params, rates or [1.0] * len(params), strict=True) if p.requires_grad]
+        self.params, self.rates = [p for p, _ in kept], [r for _, r in kept]
+        self.b = [torch.zeros_like(p) for p in self.params]
+        self.l2, self.momentum, self.nesterov = l2, momentum, nesterov
+
+    def zero_grad(self) -> None:
+        for p in self.params:
+            p.grad = None
+
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        """One step; a parameter without a gradient stays where it is."""
+        for p, b, rate in zip(self.params, self.b, self.rates, strict=True):
+            if p.grad is None:
+                continue
+            g = p.grad.add(p, alpha=self.l2) if self.l2 and p.ndim > 1 else p.grad
+            b.mul_(self.momentum).add_(g)
+            p.sub_(g.add(b, alpha=self.momentum) if self.nesterov else b, alpha=rate * lr)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"b": self.b}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for kept, saved in zip(self.b, state["b"], strict=True):
+            kept.copy_(saved)
 
 
 class Muon:

@@ -1,4 +1,4 @@
-"""A cache of finished pretraining: systems that start in the same way train it once.
+"""A cache of finished stages: runs that begin in the same way train their first stages once.
 
 An entry is a finished checkpoint. Its key holds all that it depends on: images, labels, network, settings,
 seed, the stages before it, and the code of this package. So it cannot be out of date.

@@ -38,9 +38,9 @@ def equal(problem: Problem, batch: int) -> Composition:
     return Composition(n_labelled, batch - n_labelled, batch - n_labelled)
 
 
-def full_of_each(problem: Problem, batch: int) -> Composition:
-    """A batch of labelled and a batch of unlabelled images."""
-    return Composition(batch, batch, batch)
+def full_of_each(problem: Problem, batch: int, ratio: int = 1) -> Composition:
+    """A batch of labelled images, and `ratio` times as many unlabelled ones."""
+    return Composition(batch, ratio * batch, ratio * batch)
 
 
 def oversampled(problem: Problem, batch: int, factor: float) -> Composition:
@@ -51,12 +51,28 @@ def oversampled(problem: Problem, batch: int, factor: float) -> Composition:
 
 
 def learning_rate(peak: float, schedule: Schedule, progress: float) -> float:
-    """`constant`; `linear`, down to zero; or `warm-up`: from a tenth up over the first tenth, then linear."""
-    if schedule == "constant":
-        return peak
-    if schedule == "linear":
-        return peak * (1 - progress)
-    return peak * min(0.1 + 9 * progress, (1 - progress) / 0.9)
+    """Of a step, given its peak; the schedules are described with the setting."""
+    match schedule:
+        case "constant":
+            share = 1.0
+        case "linear":
+            share = 1 - progress
+        case "warm-up":
+            share = min(0.1 + 9 * progress, (1 - progress) / 0.9)
+        case "cosine":
+            share = half_cosine(progress)
+        case "warm-up-cosine":
+            share = min(0.1 + 18 * progress, half_cosine(max(0.0, (progress - 0.05) / 0.95)))
+        case "cosine-7-16":
+            share = math.cos(7 * math.pi * progress / 16)
+        case "steps":
+            share = 0.1 ** ((progress >= 0.7) + (progress >= 0.9))
+    return peak * share
+
+
+def half_cosine(progress: float) -> float:
+    """From one to zero along half a period of the cosine."""
+    return (1 + math.cos(math.pi * progress)) / 2
 
 
 def progressive_size(progress: float, size: int, least: int = 14) -> int:

@@ -1,7 +1,7 @@
 """Hyperparameters: one frozen dataclass a stage, each field with its meaning.
 
-Defaults are those of the preset `fast`. `paper` holds what the preset `paper` changes. All of them can be set
-by name, and `config.json` records every one that was used.
+Defaults are those of the preset `fast`. `paper` holds what the preset `paper` changes, `paper_on` what it
+changes on single data sets. All of them can be set by name, and `config.json` records every one.
 """
 
 import inspect
@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Literal, Self, dataclass_transform, get_type_h
 from openldn.errors import UserError
 from openldn.options import PresetName, described, fits, parsed, plain
 
-Schedule = Literal["constant", "linear", "warm-up"]
-OptimiserName = Literal["adam", "muon"]
+Schedule = Literal["constant", "linear", "warm-up", "cosine", "warm-up-cosine", "cosine-7-16", "steps"]
+OptimiserName = Literal["adam", "muon", "sgd", "nesterov"]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -33,16 +33,26 @@ class Hyperparameters(Frozen):
     """Of a stage that trains nothing; those that train have `Settings`."""
 
     paper: ClassVar[Mapping[str, Any]] = {}
+    paper_on: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     @classmethod
-    def of_preset(cls, preset: PresetName) -> Self:
-        """The defaults of a preset."""
+    def of_preset(cls, preset: PresetName, data: str | None = None) -> Self:
+        """The defaults of a preset, on a named data set or on other images."""
         if preset == "fast":
             return cls()
-        inherited = {
-            name: value for c in reversed(cls.__mro__) for name, value in vars(c).get("paper", {}).items()
-        }
-        return cls(**inherited)
+        changed: dict[str, Any] = {}
+        for c in reversed(cls.__mro__):
+            changed |= vars(c).get("paper", {})
+        return cls(**{**changed, **cls.changes().get(data or "", {})})
+
+    @classmethod
+    def changes(cls) -> dict[str, dict[str, Any]]:
+        """What the preset `paper` changes on single data sets, by data set."""
+        found: dict[str, dict[str, Any]] = {}
+        for c in reversed(cls.__mro__):
+            for data, own in vars(c).get("paper_on", {}).items():
+                found.setdefault(data, {}).update(own)
+        return found
 
     @classmethod
     def described(cls) -> dict[str, str]:
@@ -86,8 +96,8 @@ class Hyperparameters(Frozen):
 class Settings(Hyperparameters):
     """What every stage has that trains a network.
 
-    The loop also reads `refreshes`, `weight_decay`, `progressive_resizing`, `ema_share` and `ema_steps` of a
-    stage that has them. A moving average needs `ema_share`.
+    The loop also reads `refreshes`, `period`, `weight_decay`, `progressive_resizing`, `ema_share` and
+    `ema_steps` of a stage that has them. A moving average needs `ema_share`.
     """
 
     paper: ClassVar[Mapping[str, Any]] = {
@@ -107,9 +117,14 @@ class Settings(Hyperparameters):
     lr: float = 2e-3
     """Peak learning rate."""
     schedule: Schedule = "warm-up"
-    """Learning rate: constant; linear (down to 0); warm-up (up over the first tenth, then linear)."""
+    """Learning rate: constant; linear (down to 0); warm-up (up over the first tenth, then linear); cosine
+    (down to 0); warm-up-cosine (up over the first twentieth); cosine-7-16 (FixMatch's); steps (a tenth after
+    70 %, a hundredth after 90 %)."""
     optimiser: OptimiserName = "muon"
-    """adam, or muon for convolutions that are followed by a normalisation (adam for all other weights)."""
+    """adam; muon for convolutions that are followed by a normalisation (adam for all other weights); sgd or
+    nesterov, with momentum 0.9."""
+    l2: float = 0.0
+    """L2 penalty of weights, but not of biases and normalisations; for sgd and nesterov."""
 
 
 LIMITS: dict[str, tuple[float, float]] = {
@@ -120,13 +135,19 @@ LIMITS: dict[str, tuple[float, float]] = {
         (0.0, 0.95): "frozen_share",
         (1e-6, 1.0): "ramp_until ramp_length backbone_lr early_lr resolution",
         (1e-6, 1 - 1e-6): "novel_share",
-        (0.0, 1e9): "epochs lr similarity_lr omega_lr alpha weight_decay mixup unlabelled_weight consistency "
+        (
+            0.0,
+            1e9,
+        ): "epochs l2 lr similarity_lr omega_lr alpha weight_decay mixup unlabelled_weight consistency "
         "margin pair_weight entropy_weight marginal_weight ridge tolerance",
         (1e-6, 1e9): "temperature supervised_temperature teacher_temperature teacher_temperature_start "
-        "ce_weight oversampling max_epochs sharpness",
+        "ce_weight oversampling max_epochs sharpness period",
         (0, 10**15): "least_images max_images",
         (0, 10**6): "refreshes",
-        (1, 10**9): "top_k overclustering omega_every ema_steps steps inner_steps rounds axes start_images",
+        (
+            1,
+            10**9,
+        ): "top_k ratio overclustering omega_every ema_steps steps inner_steps rounds axes start_images",
         (2, 10**6): "batch uncertainty_views",
     }.items()
     for name in names.split()

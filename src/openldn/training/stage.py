@@ -117,10 +117,14 @@ class System:
     """One line."""
     paper: str = ""
     """Authors, venue, year."""
+    no_recipe: str = ""
+    """Why it has no preset `paper`, if so."""
     stages: tuple[Stage, ...]
 
-    def settings(self, options: Options) -> dict[str, Hyperparameters]:
-        """The settings of each stage, by its name: the preset's, changed as the options say."""
+    def settings(self, options: Options, data: str | None = None) -> dict[str, Hyperparameters]:
+        """The settings of each stage, by its name: the preset's, on a named data set, changed as the options
+        say.
+        """
         given = self._assigned(options.settings)
         lengths = {name for own in given.values() for name in own} & {"epochs", "least_images"}
         if options.budget is not None and lengths:
@@ -129,7 +133,7 @@ class System:
         whole = sum(stage.share for stage in self.trained)
         found = dict[str, Hyperparameters]()
         for stage in self.stages:
-            settings = stage.settings.of_preset(options.preset)
+            settings = stage.settings.of_preset(options.preset, data)
             if not isinstance(settings, Settings):
                 pass
             elif options.epochs is not None:
@@ -141,6 +145,8 @@ class System:
                 settings = replace(
                     settings, epochs=stage.share * epochs, least_images=round(stage.share * least)
                 )
+            elif settings.least_images is None:
+                settings = replace(settings, least_images=0)
             found[stage.name] = settings.with_values(given[stage.name])
         return found
 

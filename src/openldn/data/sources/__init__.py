@@ -13,6 +13,7 @@ from openldn.data.benchmark import Benchmark
 from openldn.data.console import say
 from openldn.data.sources import digits, herbarium19, imagenet100, stanford_cars
 from openldn.data.sources.cifar import CIFAR10, CIFAR100
+from openldn.data.sources.class_folders import CUB
 from openldn.data.sources.mnist import FASHION_MNIST, MNIST
 from openldn.data.sources.photographs import FGVC_AIRCRAFT, OXFORD_PETS, TINY_IMAGENET
 from openldn.data.sources.svhn import SVHN
@@ -59,6 +60,7 @@ READERS: dict[str, Reader] = {
     "fgvc-aircraft": FGVC_AIRCRAFT,
     "stanford-cars": stanford_cars,
     "herbarium19": herbarium19,
+    "cub": CUB,
     "mnist": MNIST,
     "fashion-mnist": FASHION_MNIST,
 }

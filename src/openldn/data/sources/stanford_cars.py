@@ -1,6 +1,6 @@
 """Stanford Cars: 16,185 photographs of cars in 196 classes (make, model and year).
 
-The publisher's site is gone. Copies come in four layouts, which are tried in this order:
+The publisher's site is gone. Copies come in five layouts, which are tried in this order:
 
 1.  devkit/{cars_train_annos,cars_meta}.mat, cars_test_annos_withlabels.mat (in devkit or beside it),
     cars_train/*.jpg, cars_test/*.jpg; or nested, as on mirrors: car_devkit/devkit/, cars_train/cars_train/;
@@ -9,7 +9,8 @@ The publisher's site is gone. Copies come in four layouts, which are tried in th
     one class per line, and class folders in car_data/car_data/train, car_data/train or train, likewise test;
 4.  train.csv and test.csv, with a column `image`, `filename`, `fname` or `relative_im_path` and a column
     `class` or `label` with a number or a name. Images are at that path, or in cars_train/ and cars_test/,
-    or in train/ and test/. Classes are in numerical or alphabetical order.
+    or in train/ and test/. Classes are in numerical or alphabetical order;
+5.  class folders in train/ and test/, in alphabetical order.
 """
 
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 from openldn.data.benchmark import Benchmark
 from openldn.data.sources import file_lists, matlab
+from openldn.data.sources.class_folders import ClassFolders
 from openldn.data.sources.file_lists import FileList
 from openldn.data.text_files import read_csv
 from openldn.errors import UserError
@@ -26,6 +28,7 @@ ANNO = ("anno_train.csv", "anno_test.csv", "names.csv")
 OLDER = ("cars_annos.mat", "car_ims/")
 CSV = ("train.csv", "test.csv")
 IMAGE_COLUMNS, CLASS_COLUMNS = ("image", "filename", "fname", "relative_im_path"), ("class", "label")
+FOLDERS = ClassFolders("stanford-cars", 196)
 REMEDY = "fetch a whole copy of Stanford Cars"
 
 
@@ -35,13 +38,17 @@ def read(folder: Path) -> Benchmark:
         return _read_devkit(folder)
     if file_lists.missing(folder, *OLDER) is None:
         return _read_older(folder)
-    return _read_anno(folder) if file_lists.missing(folder, *ANNO) is None else _read_csv(folder)
+    if file_lists.missing(folder, *ANNO) is None:
+        return _read_anno(folder)
+    return _read_csv(folder) if file_lists.missing(folder, *CSV) is None else FOLDERS.read(folder)
 
 
 def missing(folder: Path) -> str | None:
     """What is missing, if anything."""
     others = (file_lists.missing(folder, *layout) for layout in (OLDER, ANNO, CSV))
-    return None if None in others else file_lists.missing(folder, *_devkit(folder))
+    if None in others or FOLDERS.missing(folder) is None:
+        return None
+    return file_lists.missing(folder, *_devkit(folder))
 
 
 def _devkit(folder: Path) -> tuple[str, ...]:

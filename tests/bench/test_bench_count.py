@@ -1,44 +1,46 @@
 """`openldn bench count`, on a few digits."""
 
-import io
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from openldn import bench_count
+from openldn import bench
+from openldn.bench import count as counting
+from openldn.bench import running, shown
+from openldn.bench.cells import Result, Scale
 from openldn.errors import UserError
 from openldn.maths import count
+
+BENCH = bench.find("count")
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_count, "CASES", {"digits": ((3, 2), (4, 1)), "none": ((2, 1),)})
-    monkeypatch.setattr(bench_count, "IMAGES", 14)
+    monkeypatch.setattr(counting, "CASES", {"digits": ((3, 2), (4, 1)), "cub": ((2, 1),)})
+    monkeypatch.setattr(counting, "IMAGES", 14)
+    counting.features.cache_clear()
 
 
-def run(out: Path, seeds: int = 1, only: tuple[str, ...] = ("digits",)) -> tuple[str, str]:
-    table, summary = bench_count.run_count(out, only=only, seeds=seeds, data_dir=str(out))
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(table)
-    return console.export_text(), summary
+def run(out: Path, data: tuple[str, ...] = ("digits",)) -> tuple[str, str]:
+    cells = BENCH.cells(Scale(data=data, seeds=1, data_dir=str(out)))
+    results = running.run(BENCH, cells, out, jobs=None).results
+    assert BENCH.notes is not None
+    return shown.markdown(BENCH, results), BENCH.notes(results)
 
 
 @pytest.mark.usefixtures("own_cache")
 def test_draws_are_kept_and_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown, summary = run(tmp_path)
-    assert shown.count("digits") == 2
+    table, summary = run(tmp_path / "out")
+    assert table.count("digits") == 2
     assert summary.startswith("2 draws; mean relative error: ours ")
-    files = sorted(file.name for file in tmp_path.glob("*.json"))
-    assert files == ["digits-3-2-0.json", "digits-4-1-0.json"]
 
     def none(*_: Any, **__: Any) -> None:
         raise AssertionError("estimated again")
 
     for name in ("estimate", "dtc", "gcd"):
         monkeypatch.setattr(count, name, none)
-    assert run(tmp_path) == (shown, summary)
+    assert run(tmp_path / "out") == (table, summary)
 
 
 def test_a_draw_labels_half_of_the_images_of_known_classes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,12 +50,11 @@ def test_a_draw_labels_half_of_the_images_of_known_classes(monkeypatch: pytest.M
         seen.append((len(z), labels.tolist(), n_known))
         return 2
 
-    monkeypatch.setattr(bench_count, "default_features", lambda images, *_: images)
+    monkeypatch.setattr(counting, "default_features", lambda images, *_: images)
     monkeypatch.setattr(count, "estimate", lambda *a, **k: Found(noted(*a, **k)))
     monkeypatch.setattr(count, "dtc", noted)
     monkeypatch.setattr(count, "gcd", noted)
-    features = bench_count.Features("digits", None)
-    drawn = features.draw((3, 2), seed=5)
+    drawn = counting.Features("digits", None).draw((3, 2), seed=5)
     assert (drawn["ours"], drawn["dtc"], drawn["gcd"], drawn["low"]) == (2, 2, 2, 1)
     [(n, labels, n_known)] = {(n, tuple(labels), k) for n, labels, k in seen}
     assert (n, n_known) == (5 * 14, 3)
@@ -70,17 +71,13 @@ def test_the_summary_by_hand() -> None:
         {"novel": 4, "ours": 5, "dtc": 2, "gcd": 4, "low": 3, "high": 6},
         {"novel": 10, "ours": 8, "dtc": 10, "gcd": 20, "low": 7, "high": 9},
     ]
-    assert bench_count.summary(draws) == (
+    assert counting.summary([Result(("digits",), 0, draw, {}, {}) for draw in draws]) == (
         "2 draws; mean relative error: ours 0.23, dtc 0.25, gcd 0.50; ours is 1.00 times the truth "
         "(geometric mean); its interval holds the truth in 50 % of the draws"
     )
 
 
 def test_bad_input(tmp_path: Path) -> None:
-    for given, said in (
-        ({"only": ("mnist",)}, "choose from digits"),
-        ({"seeds": 0}, "at least 1"),
-        ({"only": ("none",)}, "put a folder for each class"),
-    ):
+    for data, said in ((("mnist",), "choose from digits"), (("cub",), "cub is not there")):
         with pytest.raises(UserError, match=said):
-            run(tmp_path, **given)  # type: ignore[arg-type]
+            run(tmp_path / "out", data)

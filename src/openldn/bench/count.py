@@ -1,27 +1,27 @@
 """How well the number of novel classes is estimated: `openldn bench count`.
 
 Each draw takes some classes of a data set, makes some of them known and labels half of their images. All
-estimators see the same features, those of the frozen EfficientNet-Lite0. Finished draws are kept.
+estimators see the same features, those of the frozen EfficientNet-Lite0.
 """
 
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.table import Table
 
 from openldn import device
+from openldn.bench.cells import Bench, Cell, Column, Figures, Result, Scale
 from openldn.data import sources, store
 from openldn.data.pixels import Images, Part
-from openldn.data.sources import class_folders
 from openldn.errors import UserError
-from openldn.files import read_json, write_json
 from openldn.job import default_features
 from openldn.maths import count
 from openldn.options import PRETRAINED_SIZE, Options
@@ -38,41 +38,43 @@ CASES: dict[str, tuple[tuple[int, int], ...]] = {
 }
 """By data set: numbers of known and novel classes."""
 ESTIMATORS = ("ours", "dtc", "gcd")
-COLUMNS = ("data", "known", "novel", *ESTIMATORS, "80 % interval of ours", "holds it", "seconds of ours")
 
 
-def run_count(out: Path, *, only: Sequence[str], seeds: int, data_dir: str | None) -> tuple[Table, str]:
-    """A row for each draw, and a sentence with relative errors and coverage."""
-    for name in only:
+@dataclass(frozen=True)
+class Counted:
+    """The estimates for one draw."""
+
+    data: str
+    case: tuple[int, int]
+    seed: int
+    data_dir: str | None
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        return {"data": self.data, "case": list(self.case), "images": IMAGES}
+
+    @property
+    def modules(self) -> Sequence[str]:
+        return ("openldn.bench.count", "openldn.maths.count", "openldn.nets.encoder")
+
+    def __call__(self, path: Path, quiet: bool) -> Figures:
+        return features(self.data, self.data_dir).draw(self.case, self.seed)
+
+    def where(self, path: Path) -> str:
+        return "estimating"
+
+
+def cells(scale: Scale) -> list[Cell]:
+    """A cell for each draw, one data set after the other."""
+    for name in scale.data:
         if name not in CASES:
             raise UserError(f"{name!r} is not in this benchmark; choose from {', '.join(CASES)}")
-    if seeds < 1:
-        raise UserError(f"--seeds {seeds} leaves nothing to do; give at least 1")
-    out.mkdir(parents=True, exist_ok=True)
-    found = list[dict[str, Any]]()
-    for name in only or CASES:
-        missing = [
-            (case, seed)
-            for case in CASES[name]
-            for seed in range(seeds)
-            if not _file(out, name, case, seed).exists()
-        ]
-        if missing:
-            features = Features(name, data_dir)
-            for case, seed in missing:
-                drawn = features.draw(case, seed)
-                write_json(_file(out, name, case, seed), drawn)
-                shown = ", ".join(f"{by} {drawn[by]}" for by in ESTIMATORS)
-                print(f"{name}: {case[0]} known, {case[1]} novel, seed {seed}: {shown}", flush=True)
-        for case in CASES[name]:
-            for seed in range(seeds):
-                file = _file(out, name, case, seed)
-                found.append({"data": name, **read_json(file, "remove it, and give the command again")})
-    return table(found), summary(found)
-
-
-def _file(out: Path, name: str, case: tuple[int, int], seed: int) -> Path:
-    return out / f"{name}-{case[0]}-{case[1]}-{seed}.json"
+    return [
+        Cell((data, str(case[0]), str(case[1])), seed, Counted(data, case, seed, scale.data_dir))
+        for data in scale.data or CASES
+        for case in CASES[data]
+        for seed in range(scale.seeds)
+    ]
 
 
 class Features:
@@ -101,9 +103,7 @@ class Features:
             for by, estimate in (("dtc", count.dtc), ("gcd", count.gcd))
         }
         return {
-            "known": n_known,
             "novel": n_novel,
-            "seed": seed,
             "ours": ours.n_novel,
             "low": ours.low,
             "high": ours.high,
@@ -112,12 +112,15 @@ class Features:
         }
 
 
+@lru_cache(maxsize=1)
+def features(name: str, data_dir: str | None) -> Features:
+    """The data set that is drawn from, kept for the next draw."""
+    return Features(name, data_dir)
+
+
 def _opened(name: str, data_dir: str | None) -> tuple[NDArray[np.int64], Images, bool]:
     """Labels and images of the training set, and whether these may be flipped."""
-    if name in sources.NAMED:
-        benchmark = sources.read_named(name, data_dir)
-    else:
-        benchmark = class_folders.read(name, sources.home(data_dir) / name)
+    benchmark = sources.read_named(name, data_dir)
     listing, flip = benchmark.train, benchmark.flip
     if listing.files is None:
         return listing.labels, listing.pixels, flip
@@ -133,25 +136,19 @@ def relative_error(estimate: float, true: int) -> float:
     return abs(estimate - true) / true
 
 
-def table(found: Sequence[dict[str, Any]]) -> Table:
-    """A row for each data set and case; estimates of all seeds."""
-    made = Table(*COLUMNS)
-    for name, known, novel in dict.fromkeys((d["data"], d["known"], d["novel"]) for d in found):
-        of = [d for d in found if (d["data"], d["known"], d["novel"]) == (name, known, novel)]
-        made.add_row(
-            name,
-            str(known),
-            str(novel),
-            *(" ".join(str(d[by]) for d in of) for by in ESTIMATORS),
-            " ".join(f"{d['low']}-{d['high']}" for d in of),
-            f"{sum(d['low'] <= novel <= d['high'] for d in of)} of {len(of)}",
-            f"{statistics.fmean(d['seconds'] for d in of):.1f}",
-        )
-    return made
+def each(heading: str, text: Callable[[Mapping[str, Any]], str]) -> Column:
+    """A text for each seed."""
+    return Column(heading, lambda of: ", ".join(text(r.figures) for r in of))
 
 
-def summary(found: Sequence[dict[str, Any]]) -> str:
+def estimates(heading: str, by: str) -> Column:
+    """The numbers that an estimator gave."""
+    return each(heading, lambda found: str(found[by]))
+
+
+def summary(results: Sequence[Result]) -> str:
     """Mean relative errors, the lean of ours, and how often its interval holds the truth."""
+    found = [r.figures for r in results]
     errors = {by: statistics.fmean(relative_error(d[by], d["novel"]) for d in found) for by in ESTIMATORS}
     shown = ", ".join(f"{by} {error:.2f}" for by, error in errors.items())
     held = statistics.fmean(d["low"] <= d["novel"] <= d["high"] for d in found)
@@ -160,3 +157,22 @@ def summary(found: Sequence[dict[str, Any]]) -> str:
         f"{len(found)} draws; mean relative error: {shown}; ours is {lean:.2f} times the truth (geometric "
         f"mean); its interval holds the truth in {100 * held:.0f} % of the draws"
     )
+
+
+BENCH = Bench(
+    name="count",
+    about="the number of novel classes, estimated by three estimators from frozen features",
+    fields=("data", "known", "novel"),
+    needs=tuple(CASES),
+    cells=cells,
+    columns=(
+        estimates("ours", "ours"),
+        estimates("DTC", "dtc"),
+        estimates("GCD", "gcd"),
+        each("80 % interval of ours", lambda found: f"{found['low']} to {found['high']}"),
+        Column("seconds of ours", lambda of: f"{statistics.fmean(r.figures['seconds'] for r in of):.1f}"),
+    ),
+    said=ESTIMATORS,
+    notes=summary,
+    alone=True,
+)
