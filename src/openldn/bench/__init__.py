@@ -1,12 +1,15 @@
 """`openldn bench`: tables and figures by one command, resumable, each beside the paper's."""
 
-from openldn.bench import count, tables
+from openldn.bench import count, folders, photographs, records, tables
 from openldn.bench.cells import Bench, Cell, Result, Scale
 from openldn.errors import UserError
 
 __all__ = ["BENCHES", "Bench", "Cell", "Result", "Scale", "find"]
 
-BENCHES: dict[str, Bench] = {bench.name: bench for bench in (*tables.BENCHES, count.BENCH)}
+BENCHES: dict[str, Bench] = {
+    bench.name: bench
+    for bench in (*tables.BENCHES, count.BENCH, records.BENCH, photographs.BENCH, folders.BENCH)
+}
 
 
 def find(name: str) -> Bench:

@@ -1,5 +1,6 @@
 """The vocabulary: a *bench* is a table or figure; its *cells* are measurements, made once and kept."""
 
+import shlex
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,6 +80,16 @@ class Scale:
     oracle: bool = False
     data_dir: str | None = None
 
+    def command(self, bench: "Bench") -> str:
+        """The command line that asks for this scale, without paths."""
+        words = ["openldn bench", bench.name]
+        for name in ("data", "only", "seeds", "images", "size", "per_image", "epochs", "preset", "backbone"):
+            value = getattr(self, name)
+            if value not in (getattr(bench.scale, name), None, ()):
+                values = value if isinstance(value, tuple) else (value,)
+                words += [f"--{name.replace('_', '-')}", *(shlex.quote(f"{one}") for one in values)]
+        return " ".join([*words, *(["--novel-share oracle"] if self.oracle else [])])
+
     @property
     def sentence(self) -> str:
         """For the title of a table."""
@@ -136,6 +147,7 @@ class Bench:
     cells: Callable[[Scale], list[Cell]]
     columns: tuple[Column, ...]
     said: tuple[str, ...] = ("known", "novel", "all")  # figures on the line that reports a cell
+    single: tuple[str, ...] = ()  # rows of one seed, by their last part
     best_first: str | None = None  # rows are sorted by this figure; else they stay in order
     notes: Callable[[Sequence[Result]], str] | None = None  # below the table
     picture: "Callable[[Sequence[Result]], Figure] | None" = None

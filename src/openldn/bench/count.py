@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from openldn import device
-from openldn.bench.cells import Bench, Cell, Column, Figures, Result, Scale
+from openldn.bench.cells import Bench, Cell, Column, Figures, Result, Scale, figure
 from openldn.data import sources, store
 from openldn.data.pixels import Images, Part
 from openldn.errors import UserError
@@ -170,7 +170,7 @@ BENCH = Bench(
         estimates("DTC", "dtc"),
         estimates("GCD", "gcd"),
         each("80 % interval of ours", lambda found: f"{found['low']} to {found['high']}"),
-        Column("seconds of ours", lambda of: f"{statistics.fmean(r.figures['seconds'] for r in of):.1f}"),
+        figure("seconds of ours", "seconds"),
     ),
     said=ESTIMATORS,
     notes=summary,

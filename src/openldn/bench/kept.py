@@ -6,6 +6,7 @@ import json
 import platform
 import subprocess
 import time
+import tokenize
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -28,8 +29,8 @@ ROOT = Path(openldn.__file__).parent
 class Results:
     """The results of one bench, in `results.json` of its folder."""
 
-    def __init__(self, bench: Bench, folder: Path):
-        self.bench, self.file = bench, folder / "results.json"
+    def __init__(self, bench: Bench, folder: Path, command: str = ""):
+        self.bench, self.file, self.command = bench, folder / "results.json", command
         self.found = {(r.row, r.seed): r for r in read(self.file, bench)}
 
     def of(self, cell: Cell) -> Result | None:
@@ -44,11 +45,12 @@ class Results:
     def add(self, cell: Cell, figures: Figures) -> Result:
         """Keeps the figures of a finished cell."""
         record = json.loads(json.dumps(dict(cell.measure.record)))
-        made = {**origin(), "code": fingerprint(tuple(cell.measure.modules))}
+        modules = tuple(cell.measure.modules)
+        made = {**origin(), "modules": list(modules), "code": fingerprint(modules)}
         result = Result(cell.row, cell.seed, figures, record, made)
         self.found[cell.row, cell.seed] = result
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        head = {"format": FORMAT, "bench": self.bench.name, "fields": list(self.bench.fields)}
+        head = {"format": FORMAT, "bench": self.bench.name, "command": self.command}
         cells = ",\n".join(json.dumps(asdict(r)) for r in self.found.values())  # a line each
         text = json.dumps(head)[:-1] + f', "cells": [\n{cells}\n]}}\n'
         whole(self.file, lambda part: part.write_text(text))
@@ -82,6 +84,11 @@ def difference(asked: Mapping[str, Any], kept: Mapping[str, Any]) -> str:
 
 
 # ------------------------------------------------------------------------------- where figures come from
+
+
+def current(result: Result) -> bool:
+    """Whether a result was made by the code that is here now."""
+    return bool(result.made["code"] == fingerprint(tuple(result.made["modules"])))
 
 
 @cache
@@ -161,14 +168,24 @@ def _imports(module: str) -> Sequence[str]:
 
 
 def _code(module: str) -> str:
-    """The syntax tree as text, without docstrings."""
-    tree = ast.parse(ast.unparse(_tree(module)))
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            node.body = [  # type: ignore[attr-defined]
-                part
-                for part in body
-                if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
-            ]
-    return ast.dump(tree)
+    """Its tokens without comments, docstrings and spaces: the same for every version of Python."""
+    tree = _tree(module)
+    docs = {
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    }
+    file = _file(module)
+    assert file is not None
+    kept = list[str]()
+    with file.open("rb") as f:
+        for token in tokenize.tokenize(f.readline):
+            if token.type in (tokenize.INDENT, tokenize.DEDENT):
+                kept.append(tokenize.tok_name[token.type])
+            elif token.type != tokenize.COMMENT and not (
+                token.type == tokenize.STRING and token.start[0] in docs
+            ):
+                kept.append(token.string)
+    return "".join("".join(kept).split())

@@ -39,13 +39,13 @@ class Table:
     failed: list[str]
 
 
-def run(bench: Bench, cells: Sequence[Cell], out: Path, jobs: int | None) -> Table:
+def run(bench: Bench, cells: Sequence[Cell], out: Path, jobs: int | None = None, command: str = "") -> Table:
     """The results of all cells; those that are not finished are measured, in the order in which they come.
 
     After each one `results.json` in `out` has it.
     """
     check_ours(out)
-    kept = Results(bench, out)
+    kept = Results(bench, out, command)
     missing = [cell for cell in cells if kept.of(cell) is None]
     jobs = jobs_at_a_time(bench, jobs)
     n_kept = len(cells) - len(missing)

@@ -1,7 +1,7 @@
 """Tables of results: for a terminal, as Markdown, and `results.md` and a picture beside `results.json`."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -17,8 +17,10 @@ def headings(bench: Bench) -> list[str]:
     return [*bench.fields, *(column.heading for column in bench.columns)]
 
 
-def grid(bench: Bench, results: Sequence[Result]) -> Grid:
-    """The cells of the table, a row of texts for each row."""
+def grid(
+    bench: Bench, results: Sequence[Result], mark: Callable[[Sequence[Result]], str] = lambda of: ""
+) -> Grid:
+    """The cells of the table, a row of texts for each row; `mark` is behind its name."""
     rows = by_row(results)
     order = list(rows)
     if bench.best_first is not None:  # within the first field, where there are several
@@ -28,8 +30,9 @@ def grid(bench: Bench, results: Sequence[Result]) -> Grid:
     seeds = max((len(of) for of in rows.values()), default=0)
 
     def first(row: tuple[str, ...]) -> list[str]:
-        missing = f" ({len(rows[row])} of {seeds} seeds)" if len(rows[row]) < seeds else ""
-        return [*row[:-1], row[-1] + missing]
+        few = len(rows[row]) < seeds and row[-1] not in bench.single
+        missing = f" ({len(rows[row])} of {seeds} seeds)" if few else ""
+        return [*row[:-1], row[-1] + missing + mark(rows[row])]
 
     return [[*first(row), *(column.text(rows[row]) for column in bench.columns)] for row in order]
 
@@ -57,9 +60,11 @@ def fitted(bench: Bench, results: Sequence[Result], title: str, width: int) -> T
     return shown
 
 
-def markdown(bench: Bench, results: Sequence[Result]) -> str:
+def markdown(
+    bench: Bench, results: Sequence[Result], mark: Callable[[Sequence[Result]], str] = lambda of: ""
+) -> str:
     """The table as Markdown; columns that are empty in all rows are left out."""
-    rows, names = grid(bench, results), headings(bench)
+    rows, names = grid(bench, results, mark), headings(bench)
     kept = [i for i in range(len(names)) if any(row[i] for row in rows)]
     lines = [[names[i] for i in kept], ["---"] * len(kept)]
     lines += [[_escaped(row[i]) for i in kept] for row in rows]

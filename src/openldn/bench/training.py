@@ -55,10 +55,7 @@ class Trained:
     @property
     def modules(self) -> Sequence[str]:
         """The frame, and the parts of the system."""
-        stages = systems.chosen(self.options).stages
-        parts = [part for s in stages for part in (s.objective, s.settings, s.head, s.predictor)]
-        own = {getattr(part, "__module__", None) for part in parts if part is not None}
-        return [*FRAME, *sorted(name for name in own if name and name.startswith("openldn."))]
+        return [*FRAME, *code_of(self.options)]
 
     def __call__(self, path: Path, quiet: bool) -> Figures:
         return figures(self.run(path, quiet))
@@ -74,6 +71,15 @@ class Trained:
         """Stage and step, from the log."""
         lines = Run.open(path).metrics() if (path / "config.json").exists() else []
         return f"{lines[-1]['phase']}, step {lines[-1]['step']}" if lines else "starting"
+
+
+def code_of(options: Options) -> list[str]:
+    """The modules of a system's parts."""
+    parts = list[Any]()
+    for stage in systems.chosen(options).stages:
+        parts += [stage.objective, stage.settings, stage.head, stage.predictor]
+    own = {getattr(part, "__module__", None) for part in parts if part is not None}
+    return sorted(name for name in own if name and name.startswith("openldn."))
 
 
 def figures(run: Run) -> Figures:
