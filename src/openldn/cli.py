@@ -432,7 +432,7 @@ def bench(
         _print(plans.table(cells, finished, running.jobs_at_a_time(made, jobs)))
         return
     try:
-        done = running.run(made, cells, folder, jobs, scale.command(made))
+        done = running.run(made, cells, folder, jobs, scale)
     except KeyboardInterrupt:
         print("stopped; give the same command again to go on", file=sys.stderr)
         sys.exit(130)

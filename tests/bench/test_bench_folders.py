@@ -98,14 +98,16 @@ def test_the_page_is_made_of_results_and_marks_older_figures(tmp_path: Path) -> 
     cells = [
         Cell((name,), seed, Fake(float(seed))) for name in ("stage 1", "no pair loss") for seed in (1, 2)
     ]
-    results = running.run(made, cells, folder, jobs=1, command="openldn bench ablation --data digits").results
+    results = running.run(made, cells, folder, 1, Scale(data=("digits",), images=50, epochs=2)).results
     (folder / "notes.md").write_text("- What it says.\n")
     (tmp_path / "results" / "head.md").write_text("# Results\n")
     page = document.text(tmp_path / "results")
     assert page.startswith(
         "# Results\n\n## `ablation`, digits: components added one by one (Table 3 of the paper)"
     )
-    assert "`openldn bench ablation --data digits`. " in page
+    assert (
+        "`openldn bench ablation --data digits --images 50 --epochs 2`: 50 training images, 2 epochs" in page
+    )
     assert "| stage 1 | 1.5 ± 0.7 |" in page
     assert "66.2 / 40.3 / 53.3" in page
     assert "- What it says." in page

@@ -92,15 +92,16 @@ class Scale:
 
     @property
     def sentence(self) -> str:
-        """For the title of a table."""
-        images = "all training images" if self.images is None else f"{self.images:,} training images"
-        length = ""
+        """In words."""
+        parts = ["all training images" if self.images is None else f"{self.images:,} training images"]
+        if self.size is not None:
+            parts.append(f"{self.size} pixels")
         if self.per_image is not None:
-            length = f", {self.per_image:g} passes per image"
+            parts.append(f"{self.per_image:g} passes per image")
         elif self.epochs is not None:
-            length = f", {self.epochs:g} epochs"
-        size = "" if self.size is None else f", {self.size} pixels"
-        return f"{images}{size}{length}, preset {self.preset}, {self.seeds} seeds"
+            parts.append(f"{self.epochs:g} epochs")
+        parts += [f"preset {self.preset}", "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"]
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,9 @@ def section(bench: Bench, folder: Path) -> str:
     [*data] = {str(r.record["data"]) for r in results if "data" in r.record}
     on = f", {data[0]}" if len(data) == 1 else ""
     of = f" ({bench.paper} of the paper)" if bench.paper else ""
-    command = _head(folder / "results.json")["command"]
-    lines = [f"## `{bench.name}`{on}: {bench.about}{of}", "", f"`{command}`. {origins(results)}", ""]
+    head = _head(folder / "results.json")
+    lines = [f"## `{bench.name}`{on}: {bench.about}{of}", ""]
+    lines += [f"`{head['command']}`: {head['scale']}. {origins(results)}", ""]
     lines += [markdown(bench, results, mark=mark)]
     if any(not current(result) for result in results):
         lines += [f"{OLDER} made by older code than is here now.", ""]

@@ -17,7 +17,7 @@ import torch
 
 import openldn
 from openldn import device
-from openldn.bench.cells import Bench, Cell, Figures, Result
+from openldn.bench.cells import Bench, Cell, Figures, Result, Scale
 from openldn.data import workers
 from openldn.errors import UserError
 from openldn.files import read_json, whole
@@ -29,8 +29,9 @@ ROOT = Path(openldn.__file__).parent
 class Results:
     """The results of one bench, in `results.json` of its folder."""
 
-    def __init__(self, bench: Bench, folder: Path, command: str = ""):
-        self.bench, self.file, self.command = bench, folder / "results.json", command
+    def __init__(self, bench: Bench, folder: Path, scale: Scale | None = None):
+        self.bench, self.file = bench, folder / "results.json"
+        self.scale = scale or bench.scale
         self.found = {(r.row, r.seed): r for r in read(self.file, bench)}
 
     def of(self, cell: Cell) -> Result | None:
@@ -50,7 +51,8 @@ class Results:
         result = Result(cell.row, cell.seed, figures, record, made)
         self.found[cell.row, cell.seed] = result
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        head = {"format": FORMAT, "bench": self.bench.name, "command": self.command}
+        head: dict[str, Any] = {"format": FORMAT, "bench": self.bench.name}
+        head |= {"command": self.scale.command(self.bench), "scale": self.scale.sentence}
         cells = ",\n".join(json.dumps(asdict(r)) for r in self.found.values())  # a line each
         text = json.dumps(head)[:-1] + f', "cells": [\n{cells}\n]}}\n'
         whole(self.file, lambda part: part.write_text(text))

@@ -67,7 +67,7 @@ def lines(results: Sequence[Result]) -> "Figure":
         )
     ax.set_xticks(range(len(rows)), [row[-1] for row in rows])
     ax.set_ylabel("accuracy on test images, percent")
-    ax.legend(frameon=False, ncols=3)
+    ax.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
     ax.spines[["top", "right"]].set_visible(False)
     return drawn
 
@@ -93,9 +93,10 @@ def curves(results: Sequence[Result]) -> "Figure":
                 )
         ax.set_xlabel(label)
         ax.set_xlim(left=0)
+        ax.locator_params(axis="x", nbins=5)
         ax.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("all, test images, percent")
-    axes[0].legend(frameon=False, loc="lower right")
+    axes[0].legend(frameon=False, ncols=len(rows), loc="lower left", bbox_to_anchor=(0, 1))
     return drawn
 
 

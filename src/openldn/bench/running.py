@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from openldn import device
-from openldn.bench.cells import Bench, Cell, Figures, Result
+from openldn.bench.cells import Bench, Cell, Figures, Result, Scale
 from openldn.bench.kept import Results
 from openldn.data import workers
 from openldn.errors import Diverged, OpenLDNWarning, UserError
@@ -39,13 +39,15 @@ class Table:
     failed: list[str]
 
 
-def run(bench: Bench, cells: Sequence[Cell], out: Path, jobs: int | None = None, command: str = "") -> Table:
+def run(
+    bench: Bench, cells: Sequence[Cell], out: Path, jobs: int | None = None, scale: Scale | None = None
+) -> Table:
     """The results of all cells; those that are not finished are measured, in the order in which they come.
 
     After each one `results.json` in `out` has it.
     """
     check_ours(out)
-    kept = Results(bench, out, command)
+    kept = Results(bench, out, scale)
     missing = [cell for cell in cells if kept.of(cell) is None]
     jobs = jobs_at_a_time(bench, jobs)
     n_kept = len(cells) - len(missing)
