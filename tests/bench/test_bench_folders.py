@@ -89,6 +89,13 @@ def test_records_have_the_end_of_each_stage(tmp_path: Path) -> None:
     )
 
 
+def test_the_upper_bound_has_all_labels(tmp_path: Path) -> None:
+    scale = Scale(data=("digits",), only=(records.UPPER_BOUND,), seeds=1, per_image=40)
+    [result] = running.run(records.BENCH, records.cells(scale), tmp_path).results
+    assert result.figures["all"] > 90  # of all ten classes
+    assert 0.95 < result.figures["passes"] / (40 * 1433) < 1.05
+
+
 # ---------------------------------------------------------------------------------------------- a page
 
 

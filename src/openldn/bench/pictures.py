@@ -74,7 +74,7 @@ def lines(results: Sequence[Result]) -> "Figure":
 
 def curves(results: Sequence[Result]) -> "Figure":
     """Accuracy on all test images against minutes and image passes, pretraining included."""
-    rows = by_row(results)
+    rows = {row: of for row, of in by_row(results).items() if of[0].figures["curve"]}
     drawn, axes = blank(columns=2)
     styles = ("-", "--", ":", "-.")
     for ax, (unit, per, label) in zip(
@@ -96,7 +96,7 @@ def curves(results: Sequence[Result]) -> "Figure":
         ax.locator_params(axis="x", nbins=5)
         ax.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("all, test images, percent")
-    axes[0].legend(frameon=False, ncols=len(rows), loc="lower left", bbox_to_anchor=(0, 1))
+    axes[0].legend(frameon=False, ncols=max(1, len(rows)), loc="lower left", bbox_to_anchor=(0, 1))
     return drawn
 
 
