@@ -436,7 +436,7 @@ def bench(
     except KeyboardInterrupt:
         print("stopped; give the same command again to go on", file=sys.stderr)
         sys.exit(130)
-    title = f"{made.about} ({scale.sentence}; test images, protocol openldn)"
+    title = f"{made.about} ({made.measured_on or f'{scale.sentence}; test images, protocol openldn'})"
     _print(shown.fitted(made, done.results, title, _console().width))
     _say(
         f"Written: {', '.join(map(str, [folder / 'results.json', *shown.write(made, done.results, folder)]))}"

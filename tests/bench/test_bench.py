@@ -3,6 +3,11 @@
 import io
 import json
 import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +92,8 @@ def test_a_run_that_failed_is_missed(tmp_path: Path, capsys: pytest.CaptureFixtu
     """The table has what there is, and says what is not there; so does the exit code."""
     arguments = [*BENCH, "--jobs", "1", "--only", "supervised", "k-means", "--out", str(tmp_path)]
     cli.main(arguments)
-    (tmp_path / "results.json").unlink()
+    found = json.loads((tmp_path / "results.json").read_text())
+    (tmp_path / "results.json").write_text(json.dumps({**found, "cells": []}))
     (tmp_path / "digits_k-means_0" / "model.safetensors").write_bytes(b"damaged")
     capsys.readouterr()
     with pytest.raises(SystemExit) as e:
@@ -169,6 +175,45 @@ def test_a_run_that_is_killed_is_said_and_goes_on(
     cli.main([*BENCH, "--jobs", "1", "--only", "k-means", "--out", str(tmp_path / "alone")])
     # The same in a process of its own.
     assert strip(cells(tmp_path / "alone")) == strip(cells(tmp_path / "runs"))
+
+
+@pytest.mark.slow
+def test_a_bench_that_is_killed_again_and_again_ends_with_the_same_table(tmp_path: Path) -> None:
+    """With its workers, at any point: in the middle of runs, between them, while results are written."""
+    arguments = [
+        "bench",
+        "systems",
+        "--data",
+        "digits",
+        "--images",
+        "400",
+        "--seeds",
+        "2",
+        "--per-image",
+        "60",
+    ]
+    arguments += ["--only", "openldn-mixmatch", "supervised", "orca", "--jobs", "2"]
+    environment = {**os.environ, "OPENLDN_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+
+    def started(out: str) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "openldn", *arguments, "--out", str(tmp_path / out)]
+        return subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
+
+    since = time.monotonic()
+    assert started("whole").wait() == 0
+    taken, random, kills = time.monotonic() - since, np.random.default_rng(0), 0
+    shutil.rmtree(tmp_path / "cache")  # the other bench trains its first stages itself
+    for _ in range(5):
+        bench = started("killed")
+        try:
+            bench.wait(timeout=taken * float(random.uniform(0.2, 0.8)))
+        except subprocess.TimeoutExpired:
+            os.killpg(bench.pid, signal.SIGKILL)
+            bench.wait()
+            kills += 1
+    assert kills > 1
+    assert started("killed").wait() == 0
+    assert strip(cells(tmp_path / "killed")) == strip(cells(tmp_path / "whole"))
 
 
 def strip(found: dict[tuple[str, int], dict[str, Any]]) -> Any:

@@ -39,7 +39,7 @@ def test_folders_compare_the_choice_with_what_it_could_be(
 
     class Done:
         def __init__(self, out: Path):
-            self.out, self.config = out, {"weights": "frozen", "rehearsals": {"frozen": 1.0}}
+            self.path, self.config = out, {"weights": "frozen", "rehearsals": {"frozen": 1.0}}
 
     def train(data: Path, options: Any, *, out: Path, quiet: bool) -> Done:
         trained.append(options.weights)
@@ -53,7 +53,7 @@ def test_folders_compare_the_choice_with_what_it_could_be(
         folders.inference,
         "evaluate",
         lambda run, truth: {
-            "protocols": {"openldn": dict.fromkeys(("known", "novel", "all"), scores[run.out.name])}
+            "protocols": {"openldn": dict.fromkeys(("known", "novel", "all"), scores[run.path.name])}
         },
     )
     cells = folders.cells(Scale(only=("digits",), seeds=1))

@@ -1,6 +1,17 @@
 """`openldn bench`: tables and figures by one command, resumable, each beside the paper's."""
 
-from openldn.bench import count, folders, photographs, records, tables
+from openldn.bench import (
+    count,
+    data,
+    features,
+    folders,
+    hidden,
+    pairs,
+    photographs,
+    records,
+    step,
+    tables,
+)
 from openldn.bench.cells import Bench, Cell, Result, Scale
 from openldn.errors import UserError
 
@@ -8,7 +19,11 @@ __all__ = ["BENCHES", "Bench", "Cell", "Result", "Scale", "find"]
 
 BENCHES: dict[str, Bench] = {
     bench.name: bench
-    for bench in (*tables.BENCHES, count.BENCH, records.BENCH, photographs.BENCH, folders.BENCH)
+    for bench in (
+        *tables.BENCHES,
+        *(count.BENCH, records.BENCH, photographs.BENCH, folders.BENCH),
+        *(features.BENCH, data.BENCH, step.BENCH, pairs.BENCH, hidden.BENCH),
+    )
 }
 
 

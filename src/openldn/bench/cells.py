@@ -144,6 +144,7 @@ class Bench:
     paper: str = ""  # the table or figure of the paper that it repeats
     fields: tuple[str, ...] = ("system",)  # the parts of a row
     needs: tuple[str, ...] = ()  # named data sets
+    measured_on: str = ""  # instead of the scale's sentence, where that does not fit
     scale: Scale = field(default_factory=Scale)  # for two cores
     cells: Callable[[Scale], list[Cell]]
     columns: tuple[Column, ...]

@@ -23,6 +23,7 @@ from openldn.errors import UserError
 from openldn.files import read_json, whole
 
 FORMAT = 1
+NOT_FOLLOWED = ("openldn.systems", "openldn.bench")
 ROOT = Path(openldn.__file__).parent
 
 
@@ -50,13 +51,20 @@ class Results:
         made = {**origin(), "modules": list(modules), "code": fingerprint(modules)}
         result = Result(cell.row, cell.seed, figures, record, made)
         self.found[cell.row, cell.seed] = result
+        self.save()
+        return result
+
+    def save(self) -> None:
+        """Writes the file; without a result, it says whose folder this is."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         head: dict[str, Any] = {"format": FORMAT, "bench": self.bench.name}
-        head |= {"command": self.scale.command(self.bench), "scale": self.scale.sentence}
+        head |= {
+            "command": self.scale.command(self.bench),
+            "scale": self.bench.measured_on or self.scale.sentence,
+        }
         cells = ",\n".join(json.dumps(asdict(r)) for r in self.found.values())  # a line each
         text = json.dumps(head)[:-1] + f', "cells": [\n{cells}\n]}}\n'
         whole(self.file, lambda part: part.write_text(text))
-        return result
 
 
 def read(file: Path, bench: Bench) -> list[Result]:
@@ -125,7 +133,7 @@ def commit() -> str:
 def fingerprint(modules: tuple[str, ...]) -> str:
     """Of the code of some modules and of all that they import from this package, comments left out.
 
-    `openldn.systems`, which imports every system, is not followed: the modules of a system are named.
+    Modules that import every system or bench are not followed: those of a system are named.
     """
     whole = hashlib.sha256()
     for name in sorted(closure(modules)):
@@ -138,7 +146,7 @@ def closure(modules: Iterable[str]) -> set[str]:
     found, waiting = set[str](), [*modules]
     while waiting:
         name = waiting.pop()
-        if name not in found and name != "openldn.systems" and _file(name) is not None:
+        if name not in found and name not in NOT_FOLLOWED and _file(name) is not None:
             found.add(name)
             waiting += _imports(name)
     return found

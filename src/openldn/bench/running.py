@@ -49,6 +49,7 @@ def run(
     check_ours(out)
     kept = Results(bench, out, scale)
     missing = [cell for cell in cells if kept.of(cell) is None]
+    kept.save()
     jobs = jobs_at_a_time(bench, jobs)
     n_kept = len(cells) - len(missing)
     say(f"{len(cells)} runs, {n_kept} of them finished; {min(jobs, max(1, len(missing)))} at a time")
@@ -100,7 +101,7 @@ def check_ours(out: Path) -> None:
     if not out.is_dir():
         raise UserError(f"{out} is a file; give a folder for the runs as --out")
     # A name that starts with a dot may be an unfinished run.
-    if any(out.glob("[!.]*")) and not (out / "results.json").exists() and not any(out.glob("*/config.json")):
+    if any(out.glob("[!.]*")) and not (out / "results.json").exists():
         raise UserError(f"{out} is not empty and holds no runs; give another --out")
 
 
