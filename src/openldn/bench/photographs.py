@@ -47,6 +47,7 @@ class Photographed:
     data: str
     system: str
     seed: int
+    images: int | None
     data_dir: str | None
 
     @property
@@ -54,11 +55,14 @@ class Photographed:
         method = "k-means" if self.system == HDBSCAN else self.system
         own = systems.find(method).weights
         weights = own if self.system in LEARNING else "frozen"
-        return Options(method=method, seed=self.seed, weights=weights, data_dir=self.data_dir)
+        return Options(
+            method=method, seed=self.seed, weights=weights, images=self.images, data_dir=self.data_dir
+        )
 
     @property
     def record(self) -> Mapping[str, Any]:
-        return {"data": self.data, "system": self.system}
+        only = {} if self.images is None else {"images": self.images}
+        return {"data": self.data, "system": self.system, **only}
 
     @property
     def modules(self) -> Sequence[str]:
@@ -166,7 +170,7 @@ def cells(scale: Scale) -> list[Cell]:
     data = present(scale.data or DATA, scale, asked=bool(scale.data))
     rows = [(name, system) for of in (FROZEN, LEARNING) for name in data for system in of]
     return [
-        Cell((name, system), seed, Photographed(name, system, seed, scale.data_dir))
+        Cell((name, system), seed, Photographed(name, system, seed, scale.images, scale.data_dir))
         for name, system in rows
         if not scale.only or system in scale.only
         for seed in range(1 if system in LEARNING else scale.seeds)

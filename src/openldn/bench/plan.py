@@ -11,7 +11,7 @@ from openldn import device, systems
 from openldn.bench.cells import Cell
 from openldn.bench.running import say
 from openldn.bench.training import Trained
-from openldn.data import reading
+from openldn.data import reading, workers
 from openldn.data.batches import Batches
 from openldn.data.problem import Problem
 from openldn.job import decide, precision
@@ -106,7 +106,8 @@ def table(cells: Sequence[Cell], finished: int, jobs: int) -> Table:
     shown = Table(
         "row", "images", "steps", "million passes", "minutes", title="Plan, from a few measured steps"
     )
-    seeds = {cell.seed for cell in cells}
+    seeds, threads = {cell.seed for cell in cells}, torch.get_num_threads()
+    torch.set_num_threads(max(1, workers.count() // jobs))  # as each run will have
     total = 0.0
     for cell in cells:
         if cell.seed != min(seeds) or not isinstance(cell.measure, Trained):
@@ -116,6 +117,7 @@ def table(cells: Sequence[Cell], finished: int, jobs: int) -> Table:
         total += own.seconds
         numbers = (f"{own.images:,}", f"{own.steps:,}", f"{own.passes / 1e6:,.2f}", duration(own.seconds))
         shown.add_row(", ".join(cell.row), *numbers)
+    torch.set_num_threads(threads)
     whole = duration(total * len(seeds) / jobs)
     shown.caption = (
         f"{len(cells)} runs, {finished} of them finished; all of them take about {whole} with {jobs} at a "
