@@ -113,7 +113,8 @@ def test_the_page_is_made_of_results_and_marks_older_figures(tmp_path: Path) -> 
         "# Results\n\n## `ablation`, digits: components added one by one (Table 3 of the paper)"
     )
     assert (
-        "`openldn bench ablation --data digits --images 50 --epochs 2`: 50 training images, 2 epochs" in page
+        "`openldn bench ablation --data digits --images 50 --epochs 2`: at most 50 training images, 2 epochs"
+        in page
     )
     assert "| stage 1 | 1.5 ± 0.7 |" in page
     assert "66.2 / 40.3 / 53.3" in page

@@ -93,7 +93,7 @@ class Scale:
     @property
     def sentence(self) -> str:
         """In words."""
-        parts = ["all training images" if self.images is None else f"{self.images:,} training images"]
+        parts = ["all training images" if self.images is None else f"at most {self.images:,} training images"]
         if self.size is not None:
             parts.append(f"{self.size} pixels")
         if self.per_image is not None:
