@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow check lint types clean
+.PHONY: demo test test-slow check lint types results clean
 
 demo: $(INSTALLED)
 	$(BIN)/openldn demo
@@ -24,6 +24,9 @@ types: $(INSTALLED)
 	$(BIN)/mypy
 
 check: lint types test
+
+results: $(INSTALLED)
+	$(BIN)/python docs/results.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

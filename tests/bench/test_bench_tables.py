@@ -92,6 +92,17 @@ def test_all_rows_of_the_paper_have_a_place() -> None:
                     assert row in tables.all_systems()
 
 
+def test_with_the_papers_preset_each_system_has_its_own_length_and_images() -> None:
+    made = bench.find("systems").cells(Scale(data=("digits",), preset="paper", seeds=1))
+    names = {cell.row[1] for cell in made}
+    assert {"orca", "uno", "openldn-uda", "fixmatch"} <= names
+    assert not {"gcd", "pu-self-training", "simgcd+uda"} & names
+    for cell in made:
+        assert isinstance(cell.measure, Trained)
+        options = cell.measure.options
+        assert (options.preset, options.budget, options.epochs, options.images) == ("paper", None, None, None)
+
+
 def test_a_plan_is_what_a_run_takes(tmp_path: Path) -> None:
     """Steps and passes; a stage that refreshes takes a little more."""
     for method, choices in {

@@ -113,21 +113,23 @@ class Column:
     optional: bool = False  # left out where there is no room
 
 
-def figure(heading: str, name: str | None = None, per: float = 1.0, optional: bool = False) -> Column:
+def figure(
+    heading: str, name: str | None = None, per: float = 1.0, optional: bool = False, digits: int = 1
+) -> Column:
     """A figure as mean ± standard deviation over seeds, divided by `per`; empty if there is none."""
 
     def text(of: Sequence[Result]) -> str:
         found = [r.figures.get(name or heading) for r in of]
         values = [value / per for value in found if value is not None]
-        return spread(values) if values else ""
+        return spread(values, digits) if values else ""
 
     return Column(heading, text, optional)
 
 
-def spread(values: Sequence[float]) -> str:
+def spread(values: Sequence[float], digits: int = 1) -> str:
     """Mean ± standard deviation."""
-    mean = statistics.fmean(values)
-    return f"{mean:.1f} ± {statistics.stdev(values):.1f}" if len(values) > 1 else f"{mean:.1f}"
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
 def mean(of: Sequence[Result], name: str) -> float:
