@@ -62,6 +62,21 @@ def test_a_table_is_made_goes_on_and_refuses_other_choices(
     assert "with other choices (budget was 6000.0, is 3000.0)" in capsys.readouterr().err
 
 
+def test_a_run_of_another_scale_is_not_gone_on_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its bench was stopped before it had a result."""
+    arguments = [*BENCH, "--jobs", "1", "--only", "supervised", "--out", str(tmp_path)]
+    cli.main(arguments)
+    found = json.loads((tmp_path / "results.json").read_text())
+    (tmp_path / "results.json").write_text(json.dumps({**found, "cells": []}))
+    with pytest.raises(SystemExit):
+        cli.main([*arguments, "--per-image", "7"])
+    assert "is a run with other choices; give another --out" in capsys.readouterr().err
+    cli.main(arguments)
+    assert cells(tmp_path)["supervised", 0] == found["cells"][0]["figures"]
+
+
 def test_results_outlive_their_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Only `results.json` is needed: it can be moved to another machine, and the bench goes on."""
     arguments = [*BENCH, "--jobs", "1", "--only", "supervised", "k-means"]

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from openldn import inference, job, systems
 from openldn.bench.cells import Bench, Cell, Figures, Scale, figure
-from openldn.bench.training import code_of, rounded
+from openldn.bench.training import code_of, rounded, same
 from openldn.data import sources
 from openldn.data.benchmark import Benchmark
 from openldn.data.problem import UNLABELLED, Problem, Truth
@@ -83,7 +83,7 @@ class Hidden:
     def trained(self, problem: Problem, truth: Truth | None, options: Options, path: Path) -> Run:
         """The finished run at `path`: trained, or resumed if it exists."""
         if path.exists():
-            return job.go_on(Run.open(path), problem, truth, quiet=True)
+            return job.go_on(same(Run.open(path), options), problem, truth, quiet=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         given = Given(problem, truth, (), np.arange(len(problem.images)))
         return job.start(given, options, {"kind": "arrays"}, path, quiet=True)

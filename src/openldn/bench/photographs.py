@@ -21,7 +21,7 @@ from openldn import inference, job, systems
 from openldn.bench import pictures
 from openldn.bench.cells import Bench, Cell, Figures, Result, Scale, by_row, figure, mean
 from openldn.bench.tables import check_data, present
-from openldn.bench.training import FRAME, code_of, rounded
+from openldn.bench.training import FRAME, code_of, rounded, same
 from openldn.data import reading
 from openldn.data.features import MeanOverViews
 from openldn.data.problem import Problem, Truth
@@ -110,7 +110,7 @@ class Photographed:
 def trained(given: reading.Given, options: Options, source: Mapping[str, Any], path: Path) -> Run:
     """The finished run at `path`: trained, or resumed if it exists."""
     if path.exists():
-        return job.go_on(Run.open(path), given.problem, given.truth, quiet=True)
+        return job.go_on(same(Run.open(path), options), given.problem, given.truth, quiet=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     return job.start(given, options, source, path, quiet=True)
 

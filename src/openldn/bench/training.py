@@ -8,6 +8,7 @@ from typing import Any
 from openldn import inference, pipeline, systems
 from openldn.bench.cells import Figures, Scale
 from openldn.data import reading
+from openldn.errors import UserError
 from openldn.maths import metrics
 from openldn.options import Options
 from openldn.run import Run
@@ -63,7 +64,7 @@ class Trained:
     def run(self, path: Path, quiet: bool) -> Run:
         """The finished run at `path`: trained, or resumed if it exists."""
         if path.exists():
-            return pipeline.resume(path, quiet=quiet)
+            return pipeline.resume(same(Run.open(path), self.options).path, quiet=quiet)
         path.parent.mkdir(parents=True, exist_ok=True)
         return pipeline.train(self.data, self.options, out=path, quiet=quiet)
 
@@ -71,6 +72,13 @@ class Trained:
         """Stage and step, from the log."""
         lines = Run.open(path).metrics() if (path / "config.json").exists() else []
         return f"{lines[-1]['phase']}, step {lines[-1]['step']}" if lines else "starting"
+
+
+def same(run: Run, options: Options) -> Run:
+    """The run itself; an error if it was begun with other options, as by a bench of another scale."""
+    if run.options != options:
+        raise UserError(f"{run.path} is a run with other choices; give another --out, or remove it")
+    return run
 
 
 def code_of(options: Options) -> list[str]:
